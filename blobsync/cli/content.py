@@ -107,7 +107,8 @@ def diff(session: Session, paths: PathsArgument) -> Result:
     equal = found.status == "equal"
     if equal:
         session.note(f"{found.path}: here and in the container are the same")
-    shown = (printable(line, kept="\t") for line in _lines(found)) if sys.stdout.isatty() else _lines(found)
+    lines = difference_lines(found)
+    shown = (printable(line, kept="\t") for line in lines) if sys.stdout.isatty() else lines
     body = (f"{line}\n".encode() for line in shown)
     return Result(_data(found), body=body, reveals=True, exit_code=ExitCode.DONE if equal else ExitCode.PARTIAL)
 
@@ -124,7 +125,8 @@ def _data(found: FileDifference) -> dict[str, Any]:
     }
 
 
-def _lines(found: FileDifference) -> Iterator[str]:
+def difference_lines(found: FileDifference) -> Iterator[str]:
+    """A unified diff, or one sentence."""
     if found.lines:
         # A tab ends the name for patch(1).
         yield f"--- {found.path}\tin the container"

@@ -135,7 +135,7 @@ def _options(*absent: str, **helps: str) -> Bundle:
 
 DryRun = Annotated[bool, option("--dry-run", help="Show what would happen, and change nothing.")]
 Full = Annotated[bool, option("--full", help="Show every line, not only the first ten of each kind.")]
-Yes = Annotated[bool, option("-y", "--yes", help="Do not ask before deleting, or beside another transfer.")]
+Yes = Annotated[bool, option("-y", "--yes", help="Ask nothing: delete, go on beside others, leave conflicts.")]
 
 
 SourceOption = Annotated[
@@ -364,6 +364,10 @@ def _transfer(
         _tell_of_others(session, project, paths, asks=not (dry_run or yes))
         with nullcontext() if dry_run else project.planning(direction, paths):
             made = _plan(session, project, direction, paths, options)
+        if not (dry_run or yes):
+            from blobsync.cli.conflicts import settled
+
+            made = settled(session, project, made)
     if dry_run:
         return _shown_plan(session, project, made, full=full)
     if session.verbose:

@@ -40,6 +40,8 @@ from dataclasses import replace
 from itertools import groupby, islice
 from operator import attrgetter, itemgetter
 from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import NamedTuple
 
 from blobsync.base.errors import FailureCode, FileFailure, UnsafeNamesError
 from blobsync.base.file_states import FileState, LocalState
@@ -55,7 +57,7 @@ from blobsync.plan.pairing import (
     is_as_recorded,
     source_is_near,
 )
-from blobsync.plan.transfer_options import NO_LIMIT, TransferOptions
+from blobsync.plan.transfer_options import NO_LIMIT, Keep, TransferOptions
 from blobsync.plan.transfer_plan import PACKED_ACTION, Action, FileAction, Route, actions_of
 
 
@@ -151,6 +153,19 @@ def _settle(action: FileAction, route: Route, options: TransferOptions, *, both_
     return replace(action, action=Action.ADOPT, reason=Reason.KEEP_DESTINATION, size=action.destination.size)
 
 
+class Settlement(NamedTuple):
+    """How one conflict is resolved, of the two versions that the user has seen."""
+
+    keep: Keep
+    source: FileState | None
+    destination: FileState | None
+
+    def is_about(self, action: FileAction) -> bool:
+        """Whether both sides are still these versions."""
+        pairs = ((action.source, self.source), (action.destination, self.destination))
+        return all(now is not None and then is not None and is_as_recorded(now, then) for now, then in pairs)
+
+
 def _other(side: str) -> str:
     return "local" if side == "remote" else "remote"
 
@@ -177,7 +192,8 @@ _BESIDE = pattern(r"\.(local|remote)-[0-9a-f]{8}(\.[^/]*)?$")
 
 class Decisions:
     """The decisions about the files of one part in the order of their paths: in memory while there are few, else on
-    the disk. ``shown`` is the part as a user would type it; ``most`` of them stay in memory.
+    the disk. ``shown`` is the part as a user would type it; ``most`` of them stay in memory. ``settlements`` resolve
+    single conflicts, by their paths as a user would type them.
 
     Read them once. That raises ``UnsafeNamesError`` where an end names a file twice.
     """
@@ -192,8 +208,10 @@ class Decisions:
         both_ends: bool,
         shown: str,
         most: int,
+        settlements: Mapping[str, Settlement] = MappingProxyType({}),
     ) -> None:
         self._route, self._shown = route, shown
+        keeps_both = options.keep == "both" or any(each.keep == "both" for each in settlements.values())
         self._actions = SortedRuns(spill, PACKED_ACTION, most=most)
         # Files that only the destination has.
         self.extras = Spool(spill)
@@ -202,11 +220,22 @@ class Decisions:
         for pair in pairs:
             if pair.source is None and pair.destination is not None:
                 self.extras.append(pair.path)
-            if options.keep == "both" and _BESIDE.search(pair.path):
+            if keeps_both and _BESIDE.search(pair.path):
                 self._asides[pair.path] = pair
             action = decide(pair, route, options, both_ends=both_ends, shown=shown)
+            if action is not None and action.action is Action.CONFLICT and settlements:
+                action = self._settled(action, settlements, options, both_ends=both_ends)
             if action is not None:
                 self._actions.add(action.path, action)
+
+    def _settled(
+        self, action: FileAction, settlements: Mapping[str, Settlement], options: TransferOptions, *, both_ends: bool
+    ) -> FileAction:
+        known = settlements.get(f"{self._shown}/{action.path}" if action.path else self._shown)
+        if known is None or not known.is_about(action):
+            return action
+        options = replace(options, keep=known.keep)
+        return _settle(action, self._route, options, both_ends=both_ends, shown=self._shown)
 
     @property
     def is_on_disk(self) -> bool:

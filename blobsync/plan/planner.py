@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from types import MappingProxyType
 
 from blobsync.base.errors import FileFailure, NothingMatchedError, UsageError
 from blobsync.base.events import Listener, Phase
@@ -16,7 +17,7 @@ from blobsync.local import names
 from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
 from blobsync.plan.blocks import for_engine, partial_uploads, with_on_record
 from blobsync.plan.clashes import Names, refuse_blob_above, settle, spare_links
-from blobsync.plan.decisions import Decisions, check_names, guard_mirror, leave_out
+from blobsync.plan.decisions import Decisions, Settlement, check_names, guard_mirror, leave_out
 from blobsync.plan.engine_model import (
     NOT_DIRECT,
     ONE_FOR_SOURCES,
@@ -140,8 +141,9 @@ def demand_consent(context: ProjectContext, paths: Iterable[str]) -> None:
 class _Found:
     """The totals of a plan's legs."""
 
-    def __init__(self, warnings: list[str]) -> None:
+    def __init__(self, warnings: list[str], settlements: Mapping[str, Settlement]) -> None:
         self.warnings = warnings
+        self.settlements = settlements
         self.parts: list[PlanPart] = []
         self.names: list[Names] = []
         self.unreadable: list[FileFailure] = []
@@ -163,8 +165,9 @@ def make_plan(
     options: TransferOptions,
     engines: EngineRules,
     listener: Listener,
+    settlements: Mapping[str, Settlement] = MappingProxyType({}),
 ) -> TransferPlan:
-    """The plan for these PATHs. Reads only.
+    """The plan for these PATHs; ``settlements`` resolve single conflicts. Reads only.
 
     Raises what the survey and the planner's guards raise.
     """
@@ -175,7 +178,7 @@ def make_plan(
         options = replace(options, from_path=rooted(context, options.from_path))
     chosen = legs(context, direction, paths, options, _patterns(context, direction, paths, options))
     check_links(context, chosen)
-    found = _Found(_check_rights(context, chosen, options))
+    found = _Found(_check_rights(context, chosen, options), settlements)
     _plan_legs(context, chosen, options, listener, found)
     _demand_chosen(paths, options, found)
     writing = Action.TRANSFER if direction is Direction.DOWN else Action.ADOPT
@@ -183,7 +186,7 @@ def make_plan(
     parts = with_on_record(parts, map(context.opened, parts), context.unfinished)
     totals = totals_of(parts)
     volume = totals.volume(both_ends=options.settles_both_ends(context.from_cluster))
-    if writing is Action.TRANSFER or options.keep is not None:
+    if writing is Action.TRANSFER or options.keep is not None or settlements:
         _look_for_room(context, found, parts, volume.size, force=options.force, writing=writing)
     engines = _for_sources(context, chosen, options, engines)
     work = _work(chosen, volume, engines.cores, found)._replace(spared=totals.spared)
@@ -379,7 +382,16 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
     remember(request, looked)
     both, path, route = options.settles_both_ends(context.from_cluster), leg.part.path, leg.part.route
     most = _left_of_memory(context, found)
-    decided = Decisions(looked.pairs, route, options, context.spill, both_ends=both, shown=path, most=most)
+    decided = Decisions(
+        looked.pairs,
+        route,
+        options,
+        context.spill,
+        both_ends=both,
+        shown=path,
+        most=most,
+        settlements=found.settlements,
+    )
     actions = _prepared(context, request, looked, decided, found)
     _check_names(context, request.part, looked, actions, decided.extras)
     counts, extras = actions.totals.counts, len(decided.extras)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.errors import BlobsyncError, UsageError
@@ -36,7 +36,14 @@ from blobsync.local.resume_records import BlockJournal, RangeRecords, has_intent
 from blobsync.local.sorted_runs import MOST_IN_MEMORY, Spill
 from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
 from blobsync.plan.project_context import ProjectContext
-from blobsync.plan.transfer_options import TransferKeywords, TransferOptions, check_options, chosen_options, from_root
+from blobsync.plan.transfer_options import (
+    Keep,
+    TransferKeywords,
+    TransferOptions,
+    check_options,
+    chosen_options,
+    from_root,
+)
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
 from blobsync.store.open_locations import Connections
 from blobsync.store.sas import LINK_LIFETIME, READ_BLOB, REMOVE
@@ -47,6 +54,7 @@ if TYPE_CHECKING:
 
     from blobsync.jobs.record import JobRecord
     from blobsync.keep.listing import Checkpoint
+    from blobsync.plan.decisions import Settlement
     from blobsync.plan.engine_model import EngineRules
     from blobsync.plan.saved_plan import SavedPlan
     from blobsync.project import browse, content, removal, sharing, status
@@ -435,11 +443,31 @@ class Project:
         saved.check(plan)
         return plan
 
+    def settle(self, plan: TransferPlan, keep: Mapping[str, Keep]) -> TransferPlan:
+        """The plan made again, with these conflicts resolved: ``local``, ``remote`` or ``both`` by the path of each.
+
+        One of which either side is no longer as ``plan`` saw it stays a conflict.
+        """
+        from blobsync.plan.decisions import Settlement
+
+        settlements = {
+            part.shown(action): Settlement(keep[part.shown(action)], action.source, action.destination)
+            for part, action in plan.each()
+            if action.action is Action.CONFLICT and part.shown(action) in keep
+        }
+        return self._plan(plan.route.direction, *from_root(self.root, plan.paths, plan.options), settlements)
+
     def _plan_anew(self, direction: Direction, paths: Sequence[str], options: TransferOptions) -> TransferPlan:
         """Make a plan again, whose paths are from the root."""
         return self._plan(direction, *from_root(self.root, paths, options))
 
-    def _plan(self, direction: Direction, paths: Paths, options: TransferOptions) -> TransferPlan:
+    def _plan(
+        self,
+        direction: Direction,
+        paths: Paths,
+        options: TransferOptions,
+        settlements: Mapping[str, Settlement] = MappingProxyType({}),
+    ) -> TransferPlan:
         from blobsync.plan.planner import make_plan
 
         check_options(options, self.from_cluster, uploads=direction is Direction.UP)
@@ -454,12 +482,12 @@ class Project:
             self._demand_complete(given)
         with self._stop.waking(self._hang_up):
             try:
-                plan = make_plan(context, direction, given, options, rules, self.listener)
+                plan = make_plan(context, direction, given, options, rules, self.listener, settlements)
                 if has_intents(self.state):
                     from blobsync.project.killed_runs import record_killed_runs
 
                     if record_killed_runs(plan, self._open_context, self.state):
-                        plan = make_plan(context, direction, given, options, rules, self.listener)
+                        plan = make_plan(context, direction, given, options, rules, self.listener, settlements)
             except BlobsyncError:
                 self._stop.check()
                 raise

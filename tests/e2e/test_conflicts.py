@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from azure.storage.blob import ContentSettings
 
+from tests.e2e.terminal import Terminal, on_terminal
 from tests.e2e.world import Container, Done, Project, hashes, read_tree, sha256, write_tree
 
 pytestmark = pytest.mark.e2e
@@ -264,3 +266,37 @@ def test_a_receipt_goes_beside_the_data_when_asked_for(synced: Project, containe
     assert b"data/a.txt" in container.get(name)
     assert synced.json("u", "data").data["transferred"] == 0
     assert set(container.contents("data/")) == set(_FILES)
+
+
+def test_conflicts_are_settled_on_a_terminal_file_by_file(synced: Project, container: Container) -> None:
+    names = ("a.txt", "empty", "sub/b.txt", "sub/deep/c.txt")
+    for name in names:
+        (synced.data / name).write_bytes(b"mine of " + name.encode())
+        container.put(f"data/{name}", b"theirs of " + name.encode())
+    with on_terminal(synced, "u", "data", columns=100) as terminal:
+        for number, answer in enumerate(("diff", "local", "what", "r", "both", ""), 1):
+            _asked(terminal, number)
+            terminal.type(f"{answer}\n")
+        terminal.finish()
+    shown = "\n".join(terminal.answer())
+    assert "1 of 4 conflicts: data/a.txt: both sides changed" in shown, shown
+    assert "\n-theirs of a.txt" in shown and "\n+mine of a.txt" in shown
+    assert re.search(r"  local: +13 B, 20\S+Z, of \w+\n  remote: +15 B, 20\S+Z; the service does not say who", shown)
+    assert "last transfer from here: upload by " in shown and "blobsync: answer local, remote" in shown
+    assert terminal.code == 3 and container.get("data/a.txt") == b"mine of a.txt"
+    assert (synced.data / "empty").read_bytes() == container.get("data/empty") == b"theirs of empty"
+    assert container.get("data/sub/b.txt") == b"mine of sub/b.txt"
+    (aside,) = (synced.data / "sub").glob("b.remote-*.txt")
+    assert aside.read_bytes() == b"theirs of sub/b.txt"
+    # What was skipped, and what no one is asked about, stays in conflict.
+    assert container.get("data/sub/deep/c.txt") == b"theirs of sub/deep/c.txt"
+    assert _counts(synced.json("u", "data"))[3] == 1
+    with on_terminal(synced, "d", "data", columns=100) as terminal:
+        _asked(terminal, 1)
+        terminal.type("remote all\n")
+        terminal.finish()
+    assert terminal.code == 0 and (synced.data / "sub/deep/c.txt").read_bytes() == b"theirs of sub/deep/c.txt"
+
+
+def _asked(terminal: Terminal, times: int) -> None:
+    terminal.wait_for(lambda seen: "\n".join(seen.lines()).count("[skip]:") == times)

@@ -166,7 +166,7 @@ def test_conflicts_and_errors_are_whole(project: Project, container: Container, 
     for number in range(12):
         container.put(f"data/v/f{number:02}", b"theirs")
     project.configure(container, url=line)
-    conflict = see(project, "u", "data/v", columns=columns)
+    conflict = see(project, "u", "data/v", "-y", columns=columns)
     assert conflict.code == 3
     said = "both sides exist, differ, and were never verified against each other"
     told = [row for row in conflict.answer() if row.startswith(("blobsync: ", "  data/", "  and "))]

@@ -27,7 +27,8 @@ from blobsync.base.redaction import Secret
 from blobsync.config.mapping import one_or_many
 from blobsync.config.model import StorageAccount
 from blobsync.plan.progress import Progress
-from blobsync.plan.transfer_options import TransferKeywords, TransferOptions, chosen_options
+from blobsync.plan.transfer_options import Keep, TransferKeywords, TransferOptions, chosen_options
+from blobsync.plan.transfer_plan import Action, TransferPlan
 from blobsync.project.api import Project
 from blobsync.project.logbook import RunningTransfer
 from blobsync.project.progress_listeners import CallbackListener
@@ -418,3 +419,55 @@ def test_values_show_themselves_in_a_few_words(opened: Opened) -> None:
         assert KEY.reveal() not in repr(value)
     project.close()
     assert repr(project).endswith(", closed>")
+
+
+def in_conflict(opened: Opened, *names: str) -> TransferPlan:
+    for name in names:
+        opened.write(f"data/{name}", b"base")
+    assert opened.project.upload("data").ok
+    for name in names:
+        opened.write(f"data/{name}", b"mine " + name.encode())
+        opened.store.add(f"store/data/{name}", b"theirs " + name.encode())
+    return opened.project.plan_upload("data")
+
+
+def test_conflicts_are_settled_one_by_one(opened: Opened) -> None:
+    plan = in_conflict(opened, "a", "b", "c", "d")
+    keep: dict[str, Keep] = {"data/a": "local", "data/b": "remote", "data/c": "both", "data/elsewhere": "local"}
+    settled = opened.project.settle(plan, keep)
+    assert [failure.path for failure in settled.conflicts] == ["data/d"]
+    result = opened.project.carry_out(settled)
+    assert (result.exit_code, len(result.failures)) == (3, 0)
+    aside = next(name for name in opened.blobs() if name.startswith("data/c.remote-"))
+    assert opened.blobs() == {
+        "data/a": b"mine a",
+        "data/b": b"theirs b",
+        "data/c": b"mine c",
+        aside: b"theirs c",
+        "data/d": b"theirs d",
+    }
+    here = {path.name: path.read_bytes() for path in (opened.root / "data").iterdir()}
+    assert here == {"a": b"mine a", "b": b"theirs b", "c": b"mine c", aside[5:]: b"theirs c", "d": b"mine d"}
+
+
+@pytest.mark.parametrize("side", ["here", "there", "gone"])
+def test_a_conflict_whose_versions_were_not_seen_stays_one(opened: Opened, side: str) -> None:
+    plan = in_conflict(opened, "a")
+    if side == "here":
+        opened.write("data/a", b"a third version")
+    elif side == "there":
+        opened.store.add("store/data/a", b"a third version")
+    else:
+        opened.write("data/a", b"base")
+    settled = opened.project.settle(plan, {"data/a": "local"})
+    assert settled.files_to_transfer == 0
+    assert settled.count(Action.CONFLICT) == (side != "gone")
+
+
+def test_a_settled_conflict_keeps_both_under_a_name_that_is_free(opened: Opened) -> None:
+    plan = in_conflict(opened, "c.txt")
+    first = opened.project.settle(plan, {"data/c.txt": "both"})
+    ((_, action),) = [each for each in first.each() if each[1].aside]
+    opened.write(f"data/{action.aside}", b"somebody else's")
+    ((_, again),) = [each for each in opened.project.settle(plan, {"data/c.txt": "both"}).each() if each[1].aside]
+    assert again.aside != action.aside
