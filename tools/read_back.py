@@ -448,6 +448,8 @@ ROWS: tuple[ReadBack, ...] = (
             "keep.sets:_is_whole",
             "keep.sets:_tensor_bytes",
             "local.set_requests:_request",
+            "node.checkpoints:_brought",
+            "node.checkpoints:_record",
             "node.job:NodeJob._checkpoint_variables",
         ),
     ),

@@ -177,7 +177,7 @@ def _in_lineage(spec: JobSpec, old: JobSpec) -> JobSpec:
     options.pop("lineage", None)
     if (spec.has_checkpoints or old.has_checkpoints) and not old.is_foreign and "recalled" not in old.options:
         options["lineage"] = old.lineage
-        if old.options.get("earlier_marks") or (old.has_checkpoints and not old.options.get("sealed_marks")):
+        if old.has_earlier_marks:
             options["earlier_marks"] = True
     return replace(spec, options=options)
 

@@ -327,6 +327,13 @@ class JobSpec:
         return any(folder.checkpoints for folder in self.folders)
 
     @property
+    def has_earlier_marks(self) -> bool:
+        """Whether a job in this one's place may take marks without seals: its lineage is this user's, and began when
+        they had none. Asked of a job that was submitted from here."""
+        began = self.has_checkpoints and not self.options.get("sealed_marks")
+        return bool(self.options.get("earlier_marks") or began) and "recalled" not in self.options
+
+    @property
     def is_foreign(self) -> bool:
         """Whether another program submitted it, so that this is incomplete."""
         return bool(self.options.get("foreign"))

@@ -19,8 +19,8 @@ Keys = Callable[[str], SealKey | None]
 
 # A mark of 100,000 files has 20 MB; nothing larger is read.
 _MAX_BYTES = 32 << 20
-# Of documents without a seal, of one and of all together: marks with 40,000 files, and 160,000.
-_MAX_UNSEALED, _MOST_UNSEALED = 8 << 20, 32 << 20
+# Of documents without a seal, of one and of all together: marks with 20,000 files, and 80,000.
+_MAX_UNSEALED, _MOST_UNSEALED = 4 << 20, 16 << 20
 _KIND = "checkpoints"
 _DIGEST_BYTES = hashlib.sha256().digest_size * 2 + 1
 _HEAD = HEAD_BYTES + _DIGEST_BYTES

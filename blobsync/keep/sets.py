@@ -161,16 +161,19 @@ class FolderSets:
         ignored: Callable[[str], bool] | None = None,
         nodes: Callable[[], Collection[int]] = lambda: (0,),
         since: Callable[[], float] = lambda: 0.0,
+        brought: Callable[[], tuple[str, str] | None] = lambda: None,
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """``requests`` is the folder in which programs say that a set is complete (None: beside it); ``nodes`` are the
         job's, of which node 0 marks. ``since`` is when the program was last about to start (since 1970): of what it
-        left before that, when it was killed, stillness says nothing."""
+        left before that, when it was killed, stillness says nothing. ``brought`` are the lineage and the stored name
+        of the set that was brought back for this start: another job may have written it, and it is there already."""
         self.rule, self._folder, self._marks, self._upload, self._writer = rule, folder, marks, upload, writer
         self._notes = notes
         self._say, self._requests, self._ignored, self._nodes = say, requests, ignored, nodes
-        self._since, self._now, self._sleep = since, now, sleep
+        self._since, self._brought, self._now, self._sleep = since, brought, now, sleep
+        self._brought_marks: Sequence[Mark] | None = None
         self._content = FolderContent(folder)
         # Sets as they were when they were marked, or were found to be marked.
         self._done: dict[str, FileSet] = {}
@@ -570,9 +573,9 @@ class FolderSets:
         return True
 
     def _is_marked(self, one: FileSet) -> bool:
-        """Whether it has a mark as it is here: of this lineage, or of the job that this one started from."""
-        others = self._marks.named(self.rule.restore_from) if self.rule.restore_from else []
-        return any(mark.set == one.name and self._equals(one, mark) for mark in (*self._own_marks(), *others))
+        """Whether it has a mark as it is here: of this lineage, or that of the set that was brought back."""
+        marks = (*self._own_marks(), *self._marks_brought())
+        return any(mark.set == one.name and self._equals(one, mark) for mark in marks)
 
     def _told_of(self, name: str) -> Told | None:
         """What programs on this node said about a set."""
@@ -583,6 +586,14 @@ class FolderSets:
         if self._generation is None:
             self._generation = 1 + max((mark.generation for mark in found), default=0)
         return found
+
+    def _marks_brought(self) -> Sequence[Mark]:
+        """The mark of the set that was brought back, which is read once; it may have no seal of ours."""
+        if self._brought_marks is None:
+            brought = self._brought()
+            mark = self._marks.at(*brought) if brought else None
+            self._brought_marks = (mark,) if mark else ()
+        return self._brought_marks
 
     def _marked_names(self) -> Collection[str]:
         lead = f"{self._writer.within}/" if self._writer.within else ""

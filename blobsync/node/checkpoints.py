@@ -36,7 +36,7 @@ from blobsync.keep.sets import (
     unlike,
     wanted_files,
 )
-from blobsync.node.job import NodeJob, write_text
+from blobsync.node.job import NodeJob, read_text, write_text
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.transfers import NodeTransfers
@@ -74,6 +74,7 @@ def folder_sets(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry
         ignored=ignored_by([("", entry.ignore)]),
         nodes=job.members,
         since=partial(_since, job),
+        brought=partial(_brought, job, entry),
     )
 
 
@@ -365,9 +366,18 @@ def _record(job: NodeJob, entry: FolderLink, mark: Mark, writer: Writer) -> None
         write_text(folder / pointer[0], pointer[1])
     step = "" if mark.step is None else f", step {mark.step}"
     job.say(f"checkpoint {mark.stored} restored: {count_text(len(one.files), 'file')}, {one.size:,} bytes{step}")
-    if not job.restored.exists():
-        found: dict[str, Any] = {"path": str(folder / mark.set), "step": mark.step, "stored": mark.stored}
-        write_text(job.restored, json.dumps(found))
+    text = read_text(job.restored)
+    first: dict[str, Any] = {"path": str(folder / mark.set), "step": mark.step, "stored": mark.stored, "sets": {}}
+    found = parse_object(text) if text else first
+    found["sets"][entry.name] = [mark.lineage, mark.stored]
+    write_text(job.restored, json.dumps(found))
+
+
+def _brought(job: NodeJob, entry: FolderLink) -> tuple[str, str] | None:
+    """The lineage and the stored name of the set that was brought back for this start; None: none."""
+    text = read_text(job.restored)
+    found = parse_object(text)["sets"].get(entry.name) if text else None
+    return (found[0], found[1]) if found else None
 
 
 def _writer(job: NodeJob, entry: FolderLink) -> Writer:

@@ -57,7 +57,7 @@ def list_checkpoints(
 
 def _restarted(job: JobSpec) -> Restarted:
     rules = {link.name: link.checkpoints for link in job.folders if link.checkpoints}
-    return Restarted(job.run_id, job.lineage, rules, bool(job.options.get("earlier_marks")))
+    return Restarted(job.run_id, job.lineage, rules, job.has_earlier_marks)
 
 
 def sets_place(

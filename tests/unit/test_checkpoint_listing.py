@@ -127,3 +127,11 @@ def test_a_mark_without_a_seal_of_the_user_is_listed_as_such_and_is_nobodys_next
         ("output/checkpoint-20", True)
     ]
     assert half_problem(colleague, "checkpoint-10", print) == ""
+
+
+def test_a_job_of_an_earlier_version_goes_on_from_its_marks_without_seals(place: SetsPlace) -> None:
+    mark(place, 10, "a", "a")
+    old = replace(place, keys=their_keys)
+    for earlier, missing in ((True, ""), (False, NO_SEAL)):
+        (found,) = list_sets(old, print, job=Restarted("a", "a", {"output": RULE}, earlier))
+        assert (found.is_next, found.missing) == (earlier, missing)

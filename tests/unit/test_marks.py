@@ -265,8 +265,8 @@ def test_what_is_read_of_marks_without_a_seal_is_bounded_and_leaves_the_sealed_o
     store = MemoryStore()
     marks, warnings = marks_of(store)
     for number in range(12):
-        forged(store, stored_set(store, f"a-{number:02}"), pad="x" * (4 << 20))
-    forged(store, stored_set(store, "large"), pad="x" * (8 << 20))
+        forged(store, stored_set(store, f"a-{number:02}"), pad="x" * (2 << 20))
+    forged(store, stored_set(store, "large"), pad="x" * (4 << 20))
     own = stored_set(store, "z")
     marks.write(own)
     assert marks.of("job") == [own] and not warnings

@@ -59,6 +59,7 @@ class Here:
     now: Callable[[], float] = time.time
     nodes: tuple[int, ...] = (0,)
     since: float = 0.0
+    brought: tuple[str, str] | None = None
     sleep: Callable[[float], None] = lambda seconds: None
     requests: Path | None = None
     writes: int = 0
@@ -81,6 +82,7 @@ class Here:
             requests=self.requests,
             nodes=lambda: self.nodes,
             since=lambda: self.since,
+            brought=lambda: self.brought,
             now=self.now,
             sleep=self.sleep,
         )
@@ -475,6 +477,18 @@ def test_an_unsealed_set_is_restored_only_where_its_job_and_its_step_are_named(h
     forge(here, "checkpoint-7@9")
     refused = decide_restore(replace(named, restore="7"), here.marks, other, print).refused
     assert refused == "several checkpoints of step 7 have no seal of yours: checkpoint-7, checkpoint-7@9"
+
+
+def test_a_set_without_a_seal_that_was_brought_back_is_there_already(here: Here) -> None:
+    forge(here, "checkpoint-7")
+    for name in ("checkpoint-7", "checkpoint-8"):
+        here.write(name, model__bin="junk")
+        here.write(name, trainer_state__json="{}")
+    (here.folder / "checkpoint-7/trainer_state.json").unlink()
+    here.writer, here.brought, here.rule = Writer("new", "new"), ("job", "checkpoint-7"), replace(HF, complete=("*",))
+    here.start()
+    here.round()
+    assert here.uploads == ["checkpoint-8"] and here.marked == ["checkpoint-8"]
 
 
 def test_a_lineage_from_before_the_seals_goes_on_from_its_marks_and_lets_none_go(tmp_path: Path) -> None:
@@ -1024,7 +1038,7 @@ def test_another_jobs_sets_come_only_if_they_are_named_and_only_at_first(here: H
     named = replace(HF, restore_from="job")
     found = decide_restore(named, here.marks, other, print).mark
     assert found is not None and found.lineage == "job"
-    here.writer, here.rule = other, named
+    here.writer, here.rule, here.brought = other, named, ("job", "checkpoint-10")
     here.start()
     here.write("checkpoint-3", trainer_state__json="{}")
     here.round()
