@@ -33,7 +33,7 @@ from tests.fakes.jobs import make_spec
 TWO_NODES = """\
 #!/bin/bash
 #SBATCH --job-name=me_1_0badcafe
-#SBATCH --comment=blobsync:uni
+#SBATCH --comment='blobsync preparing:uni'
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2
 #SBATCH --requeue
@@ -51,6 +51,11 @@ MODULEPATH,LOADEDMODULES,WANDB_MODE
 
 export BLOBSYNC_SCRATCH='/fast disk'
 export SRUN_CPUS_PER_TASK=4
+# squeue shows the comment: which jobs still prepare their nodes, also after a requeue.
+comment() {
+    scontrol update JobId="$SLURM_JOB_ID" Comment="$1" >/dev/null 2>&1
+}
+[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || comment 'blobsync preparing:uni'
 # --chdir is the job's own folder.
 RUN=$PWD
 echo "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}" > slurm_job_id
@@ -92,13 +97,7 @@ finish() {
         python3 -I "$RUN/bootstrap.py" finish "${PLACE[@]}" --code "$1"
 }
 
-# squeue shows the comment: which jobs still prepare their nodes.
-comment() {
-    scontrol update JobId="$SLURM_JOB_ID" Comment="$1" >/dev/null 2>&1
-}
-
 # Once per node: the code, the folders, the setup commands.
-comment 'blobsync preparing:uni'
 "${ONCE_PER_NODE[@]}" --open-mode=append --output="$TASK/system_logs/prepare.txt" \\
     python3 -I "$RUN/bootstrap.py" prepare "${PLACE[@]}" || { finish 72; ended 72; }
 comment blobsync:uni
@@ -284,7 +283,7 @@ def test_no_setting_can_add_a_line_to_the_script(key: str, value: object) -> Non
 def test_a_cluster_file_whose_name_has_a_line_break_is_refused() -> None:
     with pytest.raises(ConfigError, match="line break"):
         build_script(make_spec("true", cluster="a\n#SBATCH --uid=0\nb"), {})
-    assert "#SBATCH --comment='blobsync:a b; c'\n" in build_script(make_spec("true", cluster="a b; c"), {})
+    assert "#SBATCH --comment='blobsync preparing:a b; c'\n" in build_script(make_spec("true", cluster="a b; c"), {})
 
 
 def test_a_time_cannot_add_an_option_to_its_line() -> None:

@@ -45,6 +45,11 @@ _JOB_NUMBER = re.compile(r"[1-9][0-9]{0,18}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _BODY = """\
+# squeue shows the comment: which jobs still prepare their nodes, also after a requeue.
+comment() {{
+    scontrol update JobId="$SLURM_JOB_ID" Comment="$1" >/dev/null 2>&1
+}}
+[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || comment {preparing}
 # --chdir is the job's own folder.
 RUN=$PWD
 echo "${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}" > slurm_job_id
@@ -86,13 +91,7 @@ finish() {{{recount}
         {start} finish "${{PLACE[@]}}" --code "$1"
 }}
 
-# squeue shows the comment: which jobs still prepare their nodes.
-comment() {{
-    scontrol update JobId="$SLURM_JOB_ID" Comment="$1" >/dev/null 2>&1
-}}
-
 # Once per node: the code, the folders, the setup commands.
-comment {preparing}
 "${{ONCE_PER_NODE[@]}}" --open-mode=append --output="$TASK/system_logs/prepare.txt" \\
     {start} prepare "${{PLACE[@]}}" || {{ finish {setup_failed}; ended {setup_failed}; }}
 comment {running}
@@ -203,7 +202,8 @@ def _directives(spec: JobSpec, options: Mapping[str, Any]) -> list[str]:
     export = (*EXPORTED, *(_variable(name) for name in options.get("export") or ()))
     lines = [
         f"job-name={run_name(spec.run_id)}",
-        f"comment={_quoted('comment', MARK + spec.cluster)}",
+        # So it begins.
+        f"comment={_quoted('comment', PREPARING_MARK + spec.cluster)}",
         *_size(spec),
         "requeue",
         "open-mode=append",
