@@ -122,7 +122,7 @@ CLUSTER_MISTAKES = {
             f"blob_mount_info:\n  - {{blob_mount_point: /blob, azure_blob_config_file: {ACCT}}}\n"
             "config_param:\n  data_folder: /hdfs/input/data\n"
         ),
-        f"{AML}:4: config_param.data_folder: /hdfs/input/data was on Philly's HDFS, which is gone",
+        f"{AML}:4: config_param.data_folder: /hdfs/input/data was on an HDFS, which is gone",
     ),
     "a mount without an account": (
         "blob_mount_info:\n  - blob_mount_point: /blob\nconfig_param:\n  data_folder: /blob/x\n",
