@@ -147,4 +147,4 @@ def _answering() -> Iterator[None]:
         sys.stderr.write("\n")
         raise CommandInterruptedError("interrupted at the prompt: nothing was changed") from stop
     except EOFError:
-        raise UsageError("no answer was given, nothing was changed") from None
+        raise CommandInterruptedError("no answer was given: nothing was changed") from None

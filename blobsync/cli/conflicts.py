@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.base.formatting import count_text, printable, size_text
 from blobsync.cli.confirm import ask_text, ask_until, can_ask
+from blobsync.cli.output import columns_of, wrapped
 from blobsync.plan.transfer_options import Keep
 
 if TYPE_CHECKING:
@@ -51,9 +52,8 @@ def _answers(session: Session, project: Project, made: TransferPlan) -> Mapping[
     keep: dict[str, Keep] = {}
     for number, (part, action) in enumerate(each, 1):
         path = part.shown(action)
-        with session.display.aside():
-            sys.stderr.write(f"{number:,} of {count_text(len(each), 'conflict')}: {printable(path)}: ")
-            sys.stderr.write("".join(f"{line}\n" for line in _versions(project, part, action)))
+        why, *sides = _versions(project, part, action)
+        _show(session, [f"{number:,} of {count_text(len(each), 'conflict')}: {printable(path)}: {why}", *sides])
         word, is_for_all = _asked(session, project, path)
         rest = [part.shown(action) for part, action in each[number - 1 :]] if is_for_all else [path]
         if word in _KEEPS:
@@ -84,6 +84,12 @@ def _versions(project: Project, part: PlanPart, action: FileAction) -> Iterator[
         yield f"  last transfer from here: {entry.kind} by {entry.user}, {_time(entry.began)}"
 
 
+def _show(session: Session, lines: Sequence[str], *, wraps: bool = True) -> None:
+    with session.display.aside():
+        columns = columns_of(sys.stderr) if wraps else 0
+        sys.stderr.write("".join(f"{wrapped(line, columns)}\n" for line in lines))
+
+
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -94,8 +100,7 @@ def _asked(session: Session, project: Project, path: str) -> tuple[str, bool]:
         word, is_for_all = ask_until(session, lambda: ask_text(session, _QUESTION, "skip"), _read)
         if word != "diff":
             return word, is_for_all
-        with session.display.aside():
-            sys.stderr.write("\n".join([*(printable(line, kept="\t") for line in _difference(project, path)), ""]))
+        _show(session, [printable(line, kept="\t") for line in _difference(project, path)], wraps=False)
 
 
 def _read(answer: str) -> tuple[str, bool]:

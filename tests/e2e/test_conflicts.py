@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from azure.storage.blob import ContentSettings
 
-from tests.e2e.terminal import Terminal, on_terminal
+from tests.e2e.terminal import CTRL_C, CTRL_D, Terminal, on_terminal
 from tests.e2e.world import Container, Done, Project, hashes, read_tree, sha256, write_tree
 
 pytestmark = pytest.mark.e2e
@@ -291,6 +291,11 @@ def test_conflicts_are_settled_on_a_terminal_file_by_file(synced: Project, conta
     # What was skipped, and what no one is asked about, stays in conflict.
     assert container.get("data/sub/deep/c.txt") == b"theirs of sub/deep/c.txt"
     assert _counts(synced.json("u", "data"))[3] == 1
+    for key in (CTRL_C, CTRL_D):
+        with on_terminal(synced, "d", "data", columns=40) as terminal:
+            _asked(terminal, 1)
+            terminal.type(key)
+            assert terminal.finish().code == 130 and "nothing was changed" in "\n".join(terminal.answer())
     with on_terminal(synced, "d", "data", columns=100) as terminal:
         _asked(terminal, 1)
         terminal.type("remote all\n")
@@ -299,4 +304,4 @@ def test_conflicts_are_settled_on_a_terminal_file_by_file(synced: Project, conta
 
 
 def _asked(terminal: Terminal, times: int) -> None:
-    terminal.wait_for(lambda seen: "\n".join(seen.lines()).count("[skip]:") == times)
+    terminal.wait_for(lambda seen: "\n".join(seen.lines()).count("[skip]") == times)
