@@ -311,7 +311,7 @@ def gathered(notes: Notes, asked: Asked) -> Mark | None:
 
 def _part_of(notes: Notes, asked: Asked, node: int) -> Sequence[MarkedFile] | None:
     # In this order: what a node has answered is there before it says that it is over.
-    over = notes.ended(asked.mark.run_id, asked.start, node) if asked.start else None
+    over = notes.ended(asked.mark.run_id, asked.start, node)
     said = notes.answered(asked.name, node)
     if said is not None and said.stored == asked.mark.stored:
         is_last = over is not None and asked.name in over.whole and said.start == asked.start

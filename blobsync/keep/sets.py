@@ -68,7 +68,7 @@ class Writer(NamedTuple):
     """Who writes the sets of a folder: the job, its lineage and code, this node's number, and how many nodes there are.
 
     ``within`` is where the folder lies below its entry: a job's own one with ``output: per_job``. ``start`` tells the
-    starts of a job with several nodes apart; it is empty where these start one by one. ``earlier``: a restart may take
+    starts of a job with several nodes apart. ``earlier``: a restart may take
     marks of its lineage without a seal, which are of an earlier version.
     """
 
@@ -466,12 +466,13 @@ class FolderSets:
 
     def _is_over(self, node: int) -> bool:
         who = self._writer
-        return bool(who.start) and self._notes.ended(who.run_id, who.start, node) is not None
+        return self._notes.ended(who.run_id, who.start, node) is not None
 
     def _end(self, here: Mapping[str, FileSet]) -> None:
         """Say that this node is at its end, and of which sets it has files, or was told of some."""
         who = self._writer
-        if not who.start or len(self._nodes()) < 2:
+        # Another node of an elastic job does not know how many there are.
+        if not who.node and len(self._nodes()) < 2:
             return
         requests = requests_in(self._requests) if self._requests else requests_beside(self._folder)
         told = {os.path.relpath(each.path, os.path.realpath(self._folder)) for each in requests}

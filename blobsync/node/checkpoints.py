@@ -23,7 +23,7 @@ from blobsync.keep import checkpoints
 from blobsync.keep.checkpoints import FileSet
 from blobsync.keep.documents import Keys
 from blobsync.keep.marks import Mark, Marks
-from blobsync.keep.notes import Choice, Notes, mark_what_is_left
+from blobsync.keep.notes import Choice, Notes, Over, mark_what_is_left
 from blobsync.keep.sets import (
     NAMES_ONE,
     FolderContent,
@@ -119,6 +119,9 @@ def restore_checkpoint(
     if rule is None:
         return
     marks, notes, writer = _marks(job, places, entry), _notes(job, places, entry), _writer(job, entry)
+    if job.spec.is_elastic:
+        # What this node said at the end of an earlier start of its own counts no more.
+        notes.end(job.node_rank, Over(job.spec.run_id, "", well=False, sets=(), whole=()))
     if not job.node_rank:
         mark_what_is_left(notes, marks, writer.lineage, job.say)
     if rule.restore == "none":
@@ -383,8 +386,8 @@ def _brought(job: NodeJob, entry: FolderLink) -> tuple[str, str] | None:
 def _writer(job: NodeJob, entry: FolderLink) -> Writer:
     within = job.spec.run_id if job.spec.options.get(OWN_OUTPUT) == entry.name else ""
     code = job.spec.code.digest if job.spec.code else ""
-    # The nodes of an elastic job are started one by one.
-    start = "" if job.spec.is_elastic else f"{job.attempt}.end" if job.is_at_end else job.attempt
+    # The nodes of an elastic job are started one by one: they do not know each other's starts.
+    start = "any" if job.spec.is_elastic else f"{job.attempt}.end" if job.is_at_end else job.attempt
     earlier = bool(job.spec.options.get("earlier_marks"))
     return Writer(job.spec.run_id, job.lineage, code, job.node_rank, within, start, earlier)
 

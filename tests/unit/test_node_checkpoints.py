@@ -17,6 +17,7 @@ from blobsync.base.redaction import Secret
 from blobsync.config.model import CheckpointRule
 from blobsync.jobs.node_use import node_use
 from blobsync.jobspec.spec import FolderLink, JobSpec
+from blobsync.keep.notes import Notes, Over
 from blobsync.node.checkpoints import restore_checkpoint
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.machine import heartbeat
@@ -25,7 +26,7 @@ from blobsync.node.ranks import NotReadyError, Ranks
 from blobsync.node.transfers import NodeTransfers
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.jobs import Node, make_spec
-from tests.fakes.lineages import content, sent
+from tests.fakes.lineages import content, keys, sent
 
 RULE = CheckpointRule("checkpoint-*", settle_seconds=0)
 MARKS = ".blobsync/checkpoints/mine%2Foutput/me_1_0badcafe"
@@ -431,6 +432,17 @@ def waiting(node: Node, rank: int, rule: CheckpointRule = RULE, nodes: int = 2, 
     sas, environ = {node.service.url: node.sas}, {"BLOBSYNC_SCRATCH": str(folder)}
     secrets = {name: Secret(value) for name, value in sent(spec).items()}
     return Waits(NodeJob(spec, secrets, parse_arguments(words), environ, rank), JobPlaces(sas, environ))
+
+
+def test_what_a_node_of_an_elastic_job_said_at_its_end_counts_no_more_when_it_is_back(node: Node) -> None:
+    back = waiting(node, 1, min_nodes=1, max_nodes=2)
+    store = back.places.container(node.service.url)
+    notes = Notes(store, "mine/output", "me_1_0badcafe", back.job.say, keys)
+    over = Over("me_1_0badcafe", "any", well=True, sets=(), whole=())
+    notes.end(1, over)
+    assert notes.ended("me_1_0badcafe", "any", 1) == over
+    back.restore()
+    assert notes.ended("me_1_0badcafe", "any", 1) is None
 
 
 def test_a_node_waits_ten_minutes_for_what_node_0_decides(node: Node) -> None:
