@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, StorageError
+from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, LocalFileError, StorageError
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.formatting import count_text
 from blobsync.base.plain_json import parse_json
@@ -31,6 +31,7 @@ from blobsync.keep.checkpoints import FileSet, Heard, Judgement, Reach, Told
 from blobsync.keep.keeper import Files
 from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.keep.notes import Announced, Answer, Asked, NeverError, Notes, Over, gathered, mark_what_is_left
+from blobsync.local.errors import local_error
 from blobsync.local.files import hash_file
 from blobsync.local.names import is_temporary
 from blobsync.local.set_requests import Request, requests_beside, requests_in
@@ -297,7 +298,11 @@ class FolderSets:
     def _bring_up(self, one: FileSet, stored: str) -> tuple[list[MarkedFile] | None, Sequence[FileFailure]]:
         """Upload this node's files of a set and verify them; None if they cannot be marked."""
         uploaded = self._upload(one, stored)
-        now = self._seen_again(one.name)
+        try:
+            now = self._seen_again(one.name)
+        except LocalFileError as error:
+            self._say(f"checkpoint {one.name} gets no mark while it cannot be read: {error.message}")
+            return None, [FileFailure(one.name, error.code, error.message, error.hint or "")]
         if now is None or not one.files.keys() <= now.files.keys():
             self._say(f"checkpoint {one.name} was deleted while it was read: dropped")
             return None, ()
@@ -657,11 +662,14 @@ class FolderSets:
         return True
 
     def _is_unchanged(self, one: FileSet) -> bool:
-        now = self._seen_again(one.name)
+        try:
+            now = self._seen_again(one.name)
+        except LocalFileError:
+            return False
         return now is not None and now.same_as(one)
 
     def _seen_again(self, name: str) -> FileSet | None:
-        """The set as it is now; None if nothing is there."""
+        """The set as it is now; None if nothing is there. Raises ``LocalFileError`` if not all of it can be read."""
         files = {path: state for path, state in files_of(self._path(name)) if not self._leaves_out(name, path)}
         return FileSet(name, files) if files else None
 
@@ -709,19 +717,34 @@ def _requests(path: Path, requests: Path | None) -> Iterator[Request]:
 
 
 def files_of(path: Path) -> Iterator[tuple[str, LocalState]]:
-    """The files of a set, by their paths below it; ``""`` for a set that is one file."""
-    with suppress(OSError):
-        found = path.stat()
-        if stat.S_ISREG(found.st_mode):
-            yield "", LocalState.of(found)
-            return
-    for folder, _, names in os.walk(path):
+    """The files of a set, by their paths below it; ``""`` for a set that is one file. What is not there has none.
+
+    Raises ``LocalFileError`` for what cannot be looked at: a set without it would be taken for whole.
+    """
+    if (found := _state_of(path)) is not None:
+        yield "", found
+        return
+    for folder, _, names in os.walk(path, onerror=_unreadable):
         for name in names:
             file = Path(folder, name)
-            with suppress(OSError):
-                found = file.stat()
-                if stat.S_ISREG(found.st_mode) and not is_temporary(name):
-                    yield file.relative_to(path).as_posix(), LocalState.of(found)
+            if not is_temporary(name) and (found := _state_of(file)) is not None:
+                yield file.relative_to(path).as_posix(), found
+
+
+def _state_of(file: Path) -> LocalState | None:
+    """None for what is no file, or not there any more."""
+    try:
+        found = file.stat()
+    except OSError as error:
+        _unreadable(error)
+        return None
+    return LocalState.of(found) if stat.S_ISREG(found.st_mode) else None
+
+
+def _unreadable(error: OSError) -> None:
+    # A program may remove its files, and leave dangling links and files in the place of folders.
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise local_error(error, error.filename)
 
 
 @contextmanager

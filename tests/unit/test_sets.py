@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import pytest
 
-from blobsync.base.errors import FailureCode, FileFailure, StorageError
+from blobsync.base.errors import FailureCode, FileFailure, LocalFileError, StorageError
 from blobsync.base.file_states import LocalState
 from blobsync.config.model import CheckpointRule
 from blobsync.keep.checkpoints import FileSet
@@ -200,6 +200,24 @@ def test_a_set_that_is_deleted_while_it_is_read_is_dropped_without_a_failure(her
     assert "dropped" in here.said[-1]
     here.during = lambda one: None
     assert here.round() == [] and here.marked == []
+
+
+def test_a_set_with_a_folder_that_cannot_be_read_gets_no_mark(here: Here) -> None:
+    # Longer than a path may be: no call with its name succeeds, also for root.
+    here.checkpoint(1)
+    files = {path: state for path, state in files_of(here.folder) if here.sets.owns(path)}
+    fd = os.open(here.folder / "checkpoint-1", os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("x" * 250, dir_fd=fd)
+        inner = os.open("x" * 250, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    (failure,) = here.sets.round(files, last=False)
+    assert here.marked == [] and (failure.path, failure.code) == ("checkpoint-1", FailureCode.LOCAL_FILE)
+    assert any("gets no mark while it cannot be read" in each for each in here.said)
+    with pytest.raises(LocalFileError, match="name too long"):
+        dict(files_of(here.folder / "checkpoint-1"))
 
 
 def test_a_failed_upload_is_told_and_tried_again(here: Here) -> None:
