@@ -274,6 +274,15 @@ def test_what_is_read_of_marks_without_a_seal_is_bounded_and_leaves_the_sealed_o
     assert len(warnings) == 6 and "no seal of yours, and what is read of such marks is limited" in warnings[0]
 
 
+def test_one_large_mark_without_a_seal_is_left_alone_and_the_next_one_is_read() -> None:
+    store = MemoryStore()
+    marks, warnings = marks_of(store)
+    forged(store, stored_set(store, "a"), pad="x" * (4 << 20))
+    forged(store, small := stored_set(store, "b"))
+    assert marks.unsealed("job") == [small]
+    assert len(warnings) == 1 and "/a.json is left alone: it has 4,1" in warnings[0]
+
+
 def test_of_any_number_of_marks_that_are_left_alone_some_are_named() -> None:
     store = MemoryStore()
     marks, warnings = marks_of(store)
