@@ -34,10 +34,7 @@ GATES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("boto3", "botocore"), ("store.s3",)),
     "azure": ("store.azure_identity", "store.sdk", "backends"),
     "pathspec": ("local.ignore",),
-    "sqlite3": (
-        *("local.index", "local.index", "project.logbook", "local.state_dir", "local.resume_records"),
-        *("jobs.history", "jobs.timeline"),
-    ),
+    "sqlite3": ("local.database", "local.index", "local.resume_records", "jobs.history", "jobs.timeline"),
     # What travels to compute nodes alone cannot import anything of ours.
     "subprocess": ("base.process", "node.standalone.old_python", "node.standalone.beside_side"),
     "tqdm": ("cli", "project.progress_listeners"),
@@ -260,7 +257,7 @@ WRITERS: dict[str, str] = {
     "web.login": "the file that logs the browser in",
     "web.server": "the socket that is listened on",
     "emulator": "programs in the user's data folder",
-    **dict.fromkeys(("jobs.history", "jobs.foreground"), "jobs on this machine"),
+    "jobs.foreground": "jobs on this machine",
     "backends.local": "the same",
     **dict.fromkeys(("node", "backends.aml.start"), "files on a node"),
     "tunnels.named": "the user's own tunnels, in the user's configuration and state",

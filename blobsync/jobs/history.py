@@ -1,7 +1,6 @@
 """The jobs that were submitted from this project: one row each, in SQLite. Works without any network.
 
-Several processes may use it at a time. The file holds no secret, but it does hold whole command lines, so it
-is readable by its owner only.
+The file holds no secret, but whole command lines.
 """
 
 from __future__ import annotations
@@ -9,8 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -21,6 +19,7 @@ from blobsync.jobs import timeline
 from blobsync.jobs.home import Home
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobspec.spec import JobOptions, JobRef, JobSpec, NodeChange, RunInfo, State, StateChange
+from blobsync.local.database import Database, Layout
 
 _SCHEMA = """
 create table if not exists jobs (
@@ -70,18 +69,19 @@ select * from jobs
 where coalesce(ended, case when state in (select value from json_each(?2)) then confirmed end, 9e99) > ?1
 order by submitted desc, rowid desc limit 1000
 """
-_VERSION = 5
-# From a version to the next one.
-_STEPS = {
-    1: (
-        "alter table jobs add column confirmed real not null default 0",
-        "alter table jobs add column home text not null default ''",
-    ),
-    2: (timeline.NODE_CHANGES,),
-    3: (timeline.SEEN_SIZE, timeline.STATE_CHANGES),
-    4: (_SECRETS,),
-}
-_BUSY_SECONDS = 10.0
+_LAYOUT = Layout(
+    5,
+    ";".join((_SCHEMA, timeline.NODE_CHANGES, timeline.SEEN_SIZE, timeline.STATE_CHANGES, _SECRETS)),
+    {
+        1: """
+            alter table jobs add column confirmed real not null default 0;
+            alter table jobs add column home text not null default ''
+        """,
+        2: timeline.NODE_CHANGES,
+        3: f"{timeline.SEEN_SIZE};{timeline.STATE_CHANGES}",
+        4: _SECRETS,
+    },
+)
 # The jobs that a filter chooses: states, a cluster, and words that all have to be in the id, the name or the command.
 _PAGE = """
 select * from jobs where (?1='[]' or state in (select value from json_each(?1))) and (?2 is null or cluster=?2)
@@ -101,7 +101,7 @@ class History:
     """The project's ``jobs.sqlite``. Raises ``JobError`` when the file cannot be used."""
 
     def __init__(self, file: Path) -> None:
-        self._file = file
+        self._file = Database(file, _LAYOUT, "the job history", "running jobs are not affected", error=JobError)
 
     def add(
         self,
@@ -128,7 +128,7 @@ class History:
             *(State.QUEUED.value, None, 0, "", since, None, None, "", 0, successor_of),
             *(confirmed, home.to_json() if home else ""),
         )
-        with self._open() as database:
+        with self._file.writing() as database:
             database.execute(
                 "insert or replace into jobs values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values
             )
@@ -137,7 +137,7 @@ class History:
     def accept(self, record: JobRecord, ref: JobRef) -> JobRecord:
         """Record where a submitted job is."""
         now = time.time()
-        with self._open() as database:
+        with self._file.writing() as database:
             database.execute(
                 "update jobs set native_id=?, place=?, confirmed=? where run_id=?",
                 (ref.native_id, ref.place, now, record.run_id),
@@ -146,14 +146,14 @@ class History:
 
     def remove(self, run_id: str) -> None:
         """Forget a job that was not accepted."""
-        with self._open() as database:
+        with self._file.writing() as database:
             database.execute("delete from jobs where run_id=?", (run_id,))
             timeline.forget_changes(database, run_id)
 
     def update(self, record: JobRecord, info: RunInfo) -> JobRecord:
         """Record a backend's report; keeps what the backend has forgotten."""
         settled, now = _settle(record, info), time.time()
-        with self._open() as database:
+        with self._file.writing() as database:
             database.execute(
                 "update jobs set state=?, exit_code=?, restarts=?, reason=?, started=?, ended=?, nodes=?, confirmed=?"
                 " where run_id=?",
@@ -170,7 +170,7 @@ class History:
         """Record that an elastic job was asked, at that time, to have this number of nodes."""
         known = record.info.changes
         change = NodeChange(at, known[-1].running if known else 0, nodes)
-        with self._open() as database:
+        with self._file.writing() as database:
             changes = timeline.add_sizes(database, record.run_id, (change,))
         return replace(record, info=replace(record.info, changes=changes))
 
@@ -178,7 +178,7 @@ class History:
         """Record that its cancellation was requested: a backend may forget the job before it confirms."""
         canceling = RunInfo(record.run_id, State.CANCELING, restarts=record.info.restarts)
         asked = StateChange(time.time(), State.CANCELING, record.info.restarts)
-        with self._open() as database:
+        with self._file.writing() as database:
             database.execute("update jobs set cancel_asked=1 where run_id=?", (record.run_id,))
             info = replace(canceling, states=(asked,))
             states = timeline.add_states(database, record.submitted, info, asked.at)
@@ -192,7 +192,7 @@ class History:
     def note_secrets(self, records: Sequence[JobRecord], *, gone: bool) -> None:
         """Record that their secrets are ``gone``, or that an attempt to remove them failed."""
         now = time.time()
-        with self._open() as database:
+        with self._file.writing() as database:
             database.executemany(
                 "insert or replace into removed_secrets values (?, ?, ?)",
                 [(record.run_id, now, gone) for record in records],
@@ -248,69 +248,25 @@ class History:
 
     def count_states(self, chosen: JobFilter) -> dict[State, int]:
         """How many jobs are in each state; the states of ``chosen`` do not count here."""
-        with self._open() as database:
+        with self._file.reading() as database:
             rows = database.execute(_COUNT, _values(chosen)).fetchall()
         known = {state.value: state for state in State}
         return {known[state]: count for state, count in rows if state in known}
 
     def clusters(self) -> tuple[str, ...]:
         """The clusters that have jobs, sorted."""
-        with self._open() as database:
+        with self._file.reading() as database:
             return tuple(row[0] for row in database.execute("select distinct cluster from jobs order by cluster"))
 
     def _select(self, query: str, *values: object) -> list[JobRecord]:
-        with self._open() as database:
+        with self._file.reading() as database:
             rows = database.execute(query, values).fetchall()
             run_ids = [row["run_id"] for row in rows]
             sizes, states = timeline.sizes_of(database, run_ids), timeline.states_of(database, run_ids)
         try:
             return [_record(row, sizes.get(row["run_id"], ()), states.get(row["run_id"], ())) for row in rows]
         except (ValueError, KeyError, TypeError, AttributeError, UnsafeNameError) as error:
-            raise JobError(
-                f"the job history {self._file} holds a row that blobsync did not write: {error}",
-                hint=f"move {self._file.name} away; running jobs are not affected",
-                path=str(self._file),
-            ) from error
-
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with closing(sqlite3.connect(self._file, timeout=_BUSY_SECONDS)) as database, database:
-                database.row_factory = sqlite3.Row
-                self._prepare(database)
-                yield database
-        except (sqlite3.Error, OSError) as error:
-            raise JobError(
-                f"the job history {self._file} cannot be used: {error}",
-                hint=f"move {self._file.name} away; running jobs are not affected",
-                path=str(self._file),
-            ) from error
-
-    def _prepare(self, database: sqlite3.Connection) -> None:
-        if _version_of(database) == _VERSION:
-            return
-        # Of commands that are first at the same time, the others wait here, and find what one of them has made.
-        database.execute("begin immediate")
-        version = _version_of(database)
-        if version == 0:
-            self._file.chmod(0o600)
-            for statement in f"{_SCHEMA}{timeline.NODE_CHANGES};{timeline.STATE_CHANGES};{_SECRETS}".split(";"):
-                database.execute(statement)
-            database.execute(timeline.SEEN_SIZE)
-            version = _VERSION
-        while version in _STEPS:
-            for statement in _STEPS[version]:
-                database.execute(statement)
-            version += 1
-        if version != _VERSION:
-            raise JobError(f"{self._file} was written by a newer blobsync", path=str(self._file))
-        database.execute(f"pragma user_version={_VERSION}")
-        database.commit()
-
-
-def _version_of(database: sqlite3.Connection) -> int:
-    return int(database.execute("pragma user_version").fetchone()[0])
+            raise self._file.failure(f"holds a row that blobsync did not write: {error}", error) from error
 
 
 def _settle(record: JobRecord, info: RunInfo) -> RunInfo:

@@ -7,29 +7,21 @@ own list of uncommitted blocks, and without a record the object is copied whole.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import json
 import os
 import re
 import secrets
-import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from blobsync.base.errors import LocalFileError
 from blobsync.base.plain_json import parse_object
-from blobsync.local.resume_records import KEPT_SECONDS
+from blobsync.local.resume_records import LineFile, content_of, is_old, open_locked, record_name
 from blobsync.local.state_dir import StateDir
 
 FOLDER = "fetches"
 _VERSION = 1
 _SUFFIX = ".blocks"
-_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-# More than 50,000 lines have; the rest is not read.
-_MOST_BYTES = 4 << 20
 _LINE = re.compile(rb"^([0-9]{1,5}) ([0-9a-f]{16}|-)$", re.MULTILINE)
 _RUN = re.compile("[0-9a-f]{16}")
 
@@ -46,46 +38,27 @@ class Fetch:
     block: int
 
 
-class FetchRecord:
-    """The record of one copy, locked while it is open; safe to use from several threads. ``run`` is what its block ids
-    are made of, ``blocks`` the CRC64 of each block that is there, None where the service told none."""
+class FetchRecord(LineFile):
+    """The record of one copy. ``run`` is what its block ids are made of, empty if the record cannot be written;
+    ``blocks`` the CRC64 of each block that is there, None where the service told none."""
 
     def __init__(self, fd: int, path: str, fetch: Fetch) -> None:
-        """Takes over ``fd``, which is locked. Raises ``OSError``."""
-        self._fd, self._path = fd, path
-        self._lock = threading.Lock()
+        """Takes over ``fd``, which is locked."""
+        super().__init__(fd, path)
         self.blocks: Mapping[int, int | None] = {}
-        head, _, body = os.pread(fd, _MOST_BYTES, 0).partition(b"\n")
+        head, _, body = content_of(fd).partition(b"\n")
         self.run = _run_of(head, fetch)
-        if self.run and not _is_old(os.fstat(fd)):
+        if self.run and not is_old(path):
             # A line that was cut off does not end.
             whole = _LINE.findall(body[: body.rfind(b"\n") + 1])
             self.blocks = {int(index): None if crc64 == b"-" else int(crc64, 16) for index, crc64 in whole}
             return
-        self.run = secrets.token_hex(8)
-        os.ftruncate(fd, 0)
-        os.write(fd, json.dumps({"blobsync_fetch": _VERSION, "run": self.run, **asdict(fetch)}).encode() + b"\n")
+        run = secrets.token_hex(8)
+        self.run = run if self._begin({"blobsync_fetch": _VERSION, "run": run, **asdict(fetch)}) else ""
 
     def add(self, index: int, crc64: int | None) -> None:
         """Record a block that the service has. If that fails, it is only fetched again."""
-        line = f"{index} {'-' if crc64 is None else format(crc64, '016x')}\n".encode()
-        with self._lock, suppress(OSError):
-            if self._fd >= 0:
-                os.write(self._fd, line)
-
-    def remove(self) -> None:
-        """The copy is finished, or its blocks are of no use. Safe to call again."""
-        if self._fd >= 0:
-            with suppress(OSError):
-                os.unlink(self._path)
-        self.close()
-
-    def close(self) -> None:
-        """Release the lock; the record stays."""
-        with self._lock:
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
+        self._append(f"{index} {'-' if crc64 is None else format(crc64, '016x')}")
 
 
 def _run_of(head: bytes, fetch: Fetch) -> str:
@@ -109,22 +82,18 @@ class FetchRecords:
     def take(self, fetch: Fetch) -> FetchRecord | None:
         """The record of a copy, new if there is none of this version. None if another process has it, or if it cannot
         be written: then the copy cannot go on after a kill."""
-        name = hashlib.sha256(fetch.blob.encode("utf-8", "surrogatepass")).hexdigest()[:32] + _SUFFIX
+        name = record_name(fetch.blob.encode("utf-8", "surrogatepass"), _SUFFIX)
         try:
             folder = str(self._state.folder(FOLDER))
             self._tidy(folder, name)
-            path = os.path.join(folder, name)
-            fd = os.open(path, _OPEN, 0o600)
         except (OSError, LocalFileError):
             return None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Without a name its owner has just finished it.
-            if os.fstat(fd).st_nlink:
-                return FetchRecord(fd, path, fetch)
-        except OSError:
-            pass
-        os.close(fd)
+        path = os.path.join(folder, name)
+        fd = open_locked(path, make=True)
+        record = None if fd is None else FetchRecord(fd, path, fetch)
+        if record is None or record.run:
+            return record
+        record.close()
         return None
 
     def _tidy(self, folder: str, but: str) -> None:
@@ -135,9 +104,5 @@ class FetchRecords:
         for name in os.listdir(folder):
             path = os.path.join(folder, name)
             with suppress(OSError):
-                if name != but and name.endswith(_SUFFIX) and _is_old(os.stat(path)):
+                if name != but and name.endswith(_SUFFIX) and is_old(path):
                     os.unlink(path)
-
-
-def _is_old(found: os.stat_result) -> bool:
-    return time.time() - found.st_mtime > KEPT_SECONDS

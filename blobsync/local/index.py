@@ -32,16 +32,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local import index
+from blobsync.local.database import BATCH, ExpendableDatabase, Layout, storable
 from blobsync.local.sorted_runs import Spill, Spool
-from blobsync.local.state_dir import StateDatabase
 
 _T = TypeVar("_T")
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 _IN_MEMORY = Spill()
 _SCHEMA_VERSION = 3
-# Fewer host parameters than SQLite's old limit of 999 (https://www.sqlite.org/limits.html).
-_BATCH = 500
 
 _SELECT = "SELECT path, size, md5, mtime_ns, ctime_ns, inode, source_etag, etag FROM pairs WHERE root = ? AND "
 # Rows read for each path that is looked up, before looking for the others one by one.
@@ -72,12 +70,12 @@ class Index:
     """Opens on first use. ``on_trouble`` gets one sentence if the file cannot be used any more."""
 
     def __init__(self, file: Path, on_trouble: Callable[[str], None] = lambda text: None) -> None:
-        self._file = StateDatabase(
+        tables = _SCHEMA + index.SCHEMA
+        self._file = ExpendableDatabase(
             file,
-            _SCHEMA + index.SCHEMA,
-            _SCHEMA_VERSION,
+            # Each version has all tables of the earlier ones.
+            Layout(_SCHEMA_VERSION, tables, {1: tables, 2: tables}),
             lambda why: on_trouble(f"the index {why}; comparing by content instead"),
-            extends=(1, 2),
             synchronous="NORMAL",
         )
         # Valid for one connection: another one may have another file.
@@ -103,7 +101,7 @@ class Index:
     def _get(self, key: tuple[str, str], paths: Sequence[str]) -> dict[str, Record]:
         def read(db: sqlite3.Connection) -> dict[str, Record]:
             root = self._root(db, key, make=False)
-            wanted = {path for path in paths if _storable(path)}
+            wanted = {path for path in paths if storable(path)}
             if root is None or not wanted:
                 return {}
             # Files of a folder are next to each other here as well: reading on takes less than looking each up.
@@ -112,8 +110,8 @@ class Index:
             rows = db.execute(f"{_SELECT} path BETWEEN ? AND ? ORDER BY path LIMIT ?", ends).fetchall()
             found = {row[0]: _record(row) for row in rows if row[0] in wanted}
             left = list(wanted - found.keys()) if len(rows) > most else []
-            for start in range(0, len(left), _BATCH):
-                batch = left[start : start + _BATCH]
+            for start in range(0, len(left), BATCH):
+                batch = left[start : start + BATCH]
                 marks = ",".join("?" * len(batch))
                 found.update(
                     (row[0], _record(row)) for row in db.execute(f"{_SELECT} path IN ({marks})", (root, *batch))
@@ -123,7 +121,7 @@ class Index:
         return self._file.read(read) or {}
 
     def _put(self, key: tuple[str, str], records: Mapping[str, Record]) -> None:
-        rows = [_row(path, record) for path, record in records.items() if _storable(path)]
+        rows = [_row(path, record) for path, record in records.items() if storable(path)]
         waiting = self._take_waiting()
 
         def write(db: sqlite3.Connection) -> None:
@@ -135,12 +133,12 @@ class Index:
                 " etag) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [(root, *row) for row in rows],
             )
-            index.drop(db, root, [path for path in records if _storable(path)])
+            index.drop(db, root, [path for path in records if storable(path)])
 
         self._file.write(write)
 
     def _forget(self, key: tuple[str, str], paths: Iterable[str]) -> None:
-        gone = [path for path in paths if _storable(path)]
+        gone = [path for path in paths if storable(path)]
         waiting = self._take_waiting()
 
         def write(db: sqlite3.Connection) -> None:
@@ -185,14 +183,14 @@ class Index:
         self, key: tuple[str, str], folder: str, page: Callable[[sqlite3.Connection, int, str, str], list[_Row]]
     ) -> Iterator[_Row]:
         """Rows below ``folder`` in the order of their paths, which come first; others may write between pages."""
-        if not _storable(folder):
+        if not storable(folder):
             return
         start, end = index.below(folder)
         yield from self._paged(key, start, lambda db, root, after: page(db, root, after, end))
 
     def _level_pages(self, key: tuple[str, str], folder: str) -> Iterator[tuple[str, str]]:
         """Recorded paths directly in ``folder``, and their ETags."""
-        if _storable(folder):
+        if storable(folder):
             yield from self._paged(key, "", lambda db, root, after: index.recorded_level(db, root, folder, after))
 
     def _paged(
@@ -209,10 +207,10 @@ class Index:
         """Store a listing in one transaction or several; it counts only after the last one."""
         listed = index.level_of(folder) if one_level else folder
         forget = index.forget_level if one_level else index.forget_folder
-        if not _storable(folder):
+        if not storable(folder):
             return
-        storable = (row for row in rows if _storable(row[0]))
-        beginning = list(islice(storable, index.PAGE))
+        good = (row for row in rows if storable(row[0]))
+        beginning = list(islice(good, index.PAGE))
 
         def first(db: sqlite3.Connection, root: int) -> None:
             forget(db, root, folder)
@@ -224,7 +222,7 @@ class Index:
             self._later(key, first)
             return
         self._write(key, first)
-        while page := list(islice(storable, index.PAGE)):
+        while page := list(islice(good, index.PAGE)):
             self._write(key, partial(index.store, rows=page))
         self._write(key, lambda db, root: index.note_listing(db, root, listed, at))
 
@@ -232,9 +230,12 @@ class Index:
         waiting = [*self._take_waiting(), (key, work)]
         self._file.write(lambda db: self._run(db, waiting))
 
-    def _read_listings(self, key: tuple[str, str], ask: Callable[[sqlite3.Connection, int], _T | None]) -> _T | None:
+    def _read_listings(
+        self, key: tuple[str, str], path: str, ask: Callable[[sqlite3.Connection, int], _T | None]
+    ) -> _T | None:
+        """Ask about ``path``; nothing is known of one that has no record."""
         self._store_waiting()
-        return self._read(key, ask)
+        return self._read(key, ask) if storable(path) else None
 
     def _read(self, key: tuple[str, str], ask: Callable[[sqlite3.Connection, int], _T | None]) -> _T | None:
         def read(db: sqlite3.Connection) -> _T | None:
@@ -294,7 +295,7 @@ class PairIndex:
 
     def remember_blob(self, path: str, state: RemoteState | None, at: float) -> None:
         """Store the result of looking up one blob by its exact name; None: there is none."""
-        if _storable(path):
+        if storable(path):
             self._index._later(self._key, lambda db, root: index.note_blob(db, root, path, state, at))
 
     def as_last_listed(self, folder: str) -> Iterator[tuple[str, RemoteState]]:
@@ -306,28 +307,20 @@ class PairIndex:
 
     def blob_as_last_listed(self, path: str) -> RemoteState | None:
         """The same for one blob; None if there presumably is none."""
-        if not _storable(path):
-            return None
-        return self._index._read_listings(self._key, lambda db, root: index.known_blob(db, root, path))
+        return self._index._read_listings(self._key, path, lambda db, root: index.known_blob(db, root, path))
 
     def listed_at(self, folder: str) -> float | None:
         """When ``folder`` was last listed as a whole (seconds since 1970); None if never."""
-        if not _storable(folder):
-            return None
-        return self._index._read_listings(self._key, lambda db, root: index.listed_at(db, root, folder))
+        return self._index._read_listings(self._key, folder, lambda db, root: index.listed_at(db, root, folder))
 
     def blob_listed_at(self, path: str) -> float | None:
         """The same for a path that is no folder."""
-        if not _storable(path):
-            return None
-        return self._index._read_listings(self._key, lambda db, root: index.blob_listed_at(db, root, path))
+        return self._index._read_listings(self._key, path, lambda db, root: index.blob_listed_at(db, root, path))
 
     def listed_in(self, folder: str) -> index.Listed:
         """Which parts of ``folder`` were listed."""
-        if not _storable(folder):
-            return index.Listed()
-        found = self._index._read_listings(self._key, lambda db, root: index.listed_in(db, root, folder))
-        return found or index.Listed()
+        ask = partial(index.listed_in, folder=folder)
+        return self._index._read_listings(self._key, folder, ask) or index.Listed()
 
 
 class BlobChecksums:
@@ -340,28 +333,19 @@ class BlobChecksums:
 
     def get(self, etags: Mapping[str, str]) -> dict[str, bytes]:
         """The CRC64s by name, of those blobs that still have the same ETag; ``etags`` are the present ones by name."""
-        names = [name for name in etags if _storable(name)]
+        names = [name for name in etags if storable(name)]
         found: dict[str, bytes] = {}
-        for start in range(0, len(names), _BATCH):
-            batch = names[start : start + _BATCH]
-            rows = self._index._read_listings(self._key, partial(index.known_checksums, names=batch)) or ()
+        for start in range(0, len(names), BATCH):
+            batch = names[start : start + BATCH]
+            rows = self._index._read_listings(self._key, "", partial(index.known_checksums, names=batch)) or ()
             found.update((name, crc64) for name, etag, crc64 in rows if etags[name] == etag)
         return found
 
     def put(self, blobs: Mapping[str, RemoteState]) -> None:
         """Store the CRC64s of these blobs, with the next records."""
-        rows = [(name, blob.etag, blob.crc64) for name, blob in blobs.items() if blob.crc64 and _storable(name)]
+        rows = [(name, blob.etag, blob.crc64) for name, blob in blobs.items() if blob.crc64 and storable(name)]
         if rows:
             self._index._later(self._key, partial(index.store_checksums, rows=rows))
-
-
-def _storable(path: str) -> bool:
-    # Names that are not UTF-8 arrive as surrogates, which SQLite does not accept; they never have a record.
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _record(row: tuple[str, int, bytes | None, int | None, int, int, str | None, str]) -> Record:

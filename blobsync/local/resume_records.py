@@ -38,7 +38,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -48,9 +48,10 @@ from typing import Any, NamedTuple
 from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import LocalState
 from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.local.database import BATCH, ExpendableDatabase, Layout, storable
 from blobsync.local.names import is_own_temporary
 from blobsync.local.part_files import remove_leftover
-from blobsync.local.state_dir import StateDatabase, StateDir
+from blobsync.local.state_dir import StateDir
 
 _VERSION = 1
 # Seconds between two saves; longer on a slow disk, where a save takes this share of the time at most.
@@ -58,8 +59,6 @@ _SAVE_SECONDS = 0.05
 _SAVE_SHARE = 0.05
 # https://learn.microsoft.com/rest/api/storageservices/put-block: uncommitted blocks are dropped after a week.
 _BLOCKS_LIVE_SECONDS = 7 * 86_400
-# Fewer host parameters than SQLite's old limit of 999 (https://www.sqlite.org/limits.html).
-_BATCH = 500
 
 _SCHEMA = """
 CREATE TABLE uploads (
@@ -104,10 +103,9 @@ class BlockJournal:
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._file = StateDatabase(
+        self._file = ExpendableDatabase(
             file,
-            _SCHEMA,
-            _VERSION,
+            Layout(_VERSION, _SCHEMA),
             lambda why: on_trouble(f"the journal of blocks {why}; whole files are sent instead"),
         )
         self._clock = clock
@@ -120,7 +118,7 @@ class BlockJournal:
 
     def staged(self, blob: str) -> dict[bytes, int]:
         """The blocks that were sent for ``blob`` and not committed, with their sizes in bytes."""
-        if not _storable(blob):
+        if not storable(blob):
             return {}
         self.save()
         return dict(self._file.read(lambda db: db.execute(_STAGED, (blob, self._oldest)).fetchall()) or ())
@@ -138,7 +136,7 @@ class BlockJournal:
 
     def begin(self, blob: str, near: LocalState) -> None:
         """Start an upload of the file ``near`` to ``blob``. Keeps blocks that were sent for another version of it."""
-        if not _storable(blob):
+        if not storable(blob):
             return
         stamp = (near.size, near.mtime_ns, str(near.inode))
 
@@ -173,7 +171,7 @@ class BlockJournal:
             db.execute("INSERT OR REPLACE INTO committed (blob, etag) VALUES (?, ?)", (blob, etag))
 
         self.save()
-        if _storable(blob):
+        if storable(blob):
             self._file.write(write)
 
     def save(self) -> None:
@@ -192,7 +190,7 @@ class BlockJournal:
                 [(sha256, size, blob) for blob, sha256, size in rows],
             )
 
-        rows = [row for row in rows if _storable(row[0])]
+        rows = [row for row in rows if storable(row[0])]
         if rows:
             self._file.write(write)
             with self._lock:
@@ -210,26 +208,17 @@ class BlockJournal:
         return self._clock() - _BLOCKS_LIVE_SECONDS
 
     def _select(self, blobs: Iterable[str], query: str, *first: object) -> list[tuple[Any, ...]]:
-        wanted = [blob for blob in blobs if _storable(blob)]
+        wanted = [blob for blob in blobs if storable(blob)]
         self.save()
 
         def read(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
             found = []
-            for start in range(0, len(wanted), _BATCH):
-                batch = wanted[start : start + _BATCH]
+            for start in range(0, len(wanted), BATCH):
+                batch = wanted[start : start + BATCH]
                 found += db.execute(query.replace("MARKS", ",".join("?" * len(batch))), (*first, *batch)).fetchall()
             return found
 
         return (self._file.read(read) if wanted else None) or []
-
-
-def _storable(blob: str) -> bool:
-    # Names that are not UTF-8 arrive as surrogates, which SQLite does not accept.
-    try:
-        blob.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 FOLDER = "downloads"
@@ -280,51 +269,36 @@ class UnfinishedDownload:
         return (self.blob, self.etag, self.size) == (blob, etag, size)
 
 
-class RangeRecord:
-    """The record of one download, locked while it is open; safe to use from several threads."""
+class LineFile:
+    """A record whose first line says of what it is, locked while it is open; safe to use from several threads."""
 
     def __init__(self, fd: int, path: str) -> None:
         """Takes over ``fd``, which is locked."""
-        self._fd = fd
-        self._path = path
-        self._lock = threading.Lock()
-        self.of, self.ranges = _parsed(_content(fd))
-        self.bytes = sum(each.length for each in self.ranges)
+        self._fd, self._path = fd, path
+        self._lock = threading.RLock()
 
-    def begin(self, of: UnfinishedDownload) -> bool:
-        """Start a new record for ranges of ``of``; False if it cannot be written."""
-        line = json.dumps({"blobsync_ranges": _RANGES_VERSION, **asdict(of)}).encode() + b"\n"
-        self.of, self.ranges, self.bytes = of, (), 0
+    def _begin(self, head: Mapping[str, Any]) -> bool:
+        """Start anew with this first line; False if it cannot be written."""
+        line = json.dumps(head).encode() + b"\n"
         try:
             os.ftruncate(self._fd, 0)
             return os.write(self._fd, line) == len(line)
         except OSError:
             return False
 
-    def add(self, found: RecordedRange) -> None:
-        """Record a range whose bytes were written. If that fails, the range is only fetched again."""
-        line = f"{found.start:x} {found.length:x} {found.checksum.hex()}\n".encode()
+    def _append(self, text: str) -> bool:
+        """Add a line; False if that fails, or the file is closed."""
+        line = text.encode() + b"\n"
         with self._lock, suppress(OSError):
-            if self._fd >= 0 and os.write(self._fd, line) == len(line):
-                self.bytes += found.length
-
-    def lost(self, found: RecordedRange) -> None:
-        """Remove a range from the record: what is written there next is recorded after it, and counts."""
-        with self._lock:
-            self.bytes -= found.length
+            return self._fd >= 0 and os.write(self._fd, line) == len(line)
+        return False
 
     def remove(self) -> None:
-        """Delete the record: the download is finished or given up. Safe to call again."""
+        """Delete the record: the work is finished or given up. Safe to call again."""
         if self._fd >= 0:
             with suppress(OSError):
                 os.unlink(self._path)
         self.close()
-
-    def remove_with_part(self) -> None:
-        """Give up the download, and remove what it left."""
-        if self.of is not None:
-            remove_leftover(self.of.part_path)
-        self.remove()
 
     def close(self) -> None:
         """Release the lock; the record stays."""
@@ -332,6 +306,38 @@ class RangeRecord:
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
+
+
+class RangeRecord(LineFile):
+    """The record of one download."""
+
+    def __init__(self, fd: int, path: str) -> None:
+        """Takes over ``fd``, which is locked."""
+        super().__init__(fd, path)
+        self.of, self.ranges = _parsed(content_of(fd))
+        self.bytes = sum(each.length for each in self.ranges)
+
+    def begin(self, of: UnfinishedDownload) -> bool:
+        """Start a new record for ranges of ``of``; False if it cannot be written."""
+        self.of, self.ranges, self.bytes = of, (), 0
+        return self._begin({"blobsync_ranges": _RANGES_VERSION, **asdict(of)})
+
+    def add(self, found: RecordedRange) -> None:
+        """Record a range whose bytes were written. If that fails, the range is only fetched again."""
+        with self._lock:
+            if self._append(f"{found.start:x} {found.length:x} {found.checksum.hex()}"):
+                self.bytes += found.length
+
+    def lost(self, found: RecordedRange) -> None:
+        """Remove a range from the record: what is written there next is recorded after it, and counts."""
+        with self._lock:
+            self.bytes -= found.length
+
+    def remove_with_part(self) -> None:
+        """Give up the download, and remove what it left."""
+        if self.of is not None:
+            remove_leftover(self.of.part_path)
+        self.remove()
 
 
 class RangeRecords:
@@ -354,7 +360,8 @@ class RangeRecords:
             folder = self._folder(make=make)
         except (OSError, LocalFileError):
             return None
-        return _take(os.path.join(folder, _name(destination)), make=make) if folder else None
+        name = record_name(os.fsencode(destination), _SUFFIX)
+        return _take(os.path.join(folder, name), make=make) if folder else None
 
     def all(self) -> Iterator[tuple[UnfinishedDownload, int]]:
         """Every unfinished download, and how many of its bytes are recorded."""
@@ -364,7 +371,7 @@ class RangeRecords:
             except OSError:
                 continue
             try:
-                of, ranges = _parsed(_content(fd))
+                of, ranges = _parsed(content_of(fd))
             finally:
                 os.close(fd)
             if of is not None:
@@ -384,7 +391,7 @@ class RangeRecords:
                 continue
             of = record.of
             is_good = of is not None and (of.destination not in planned or wanted(of))
-            if of is None or not is_good or not os.path.lexists(of.part_path) or _is_old(path, now or time.time()):
+            if of is None or not is_good or not os.path.lexists(of.part_path) or is_old(path, now):
                 record.remove_with_part()
             record.close()
 
@@ -399,11 +406,18 @@ class RangeRecords:
         return []
 
 
-def _name(destination: str) -> str:
-    return hashlib.sha256(os.fsencode(destination)).hexdigest()[:32] + _SUFFIX
+def record_name(of: bytes, suffix: str) -> str:
+    """The name of the record of a file or blob."""
+    return hashlib.sha256(of).hexdigest()[:32] + suffix
 
 
 def _take(path: str, *, make: bool) -> RangeRecord | None:
+    fd = open_locked(path, make=make)
+    return None if fd is None else RangeRecord(fd, path)
+
+
+def open_locked(path: str, *, make: bool) -> int | None:
+    """Open and lock a record; None if it is missing, if another process has it, or if it cannot be written."""
     while True:
         try:
             fd = os.open(path, _OPEN | (os.O_CREAT if make else 0), 0o600)
@@ -412,7 +426,7 @@ def _take(path: str, *, make: bool) -> RangeRecord | None:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(fd).st_nlink:
-                return RangeRecord(fd, path)
+                return fd
         except OSError:
             os.close(fd)
             return None
@@ -420,14 +434,16 @@ def _take(path: str, *, make: bool) -> RangeRecord | None:
         os.close(fd)
 
 
-def _is_old(path: str, now: float) -> bool:
+def is_old(path: str, now: float | None = None) -> bool:
+    """Whether nobody has written to a record for a week; ``now`` is in seconds since 1970."""
     try:
-        return now - os.stat(path).st_mtime > KEPT_SECONDS
+        return (time.time() if now is None else now) - os.stat(path).st_mtime > KEPT_SECONDS
     except OSError:
         return True
 
 
-def _content(fd: int) -> bytes:
+def content_of(fd: int) -> bytes:
+    """What an open record holds; empty if it cannot be read."""
     try:
         return os.pread(fd, _MOST_BYTES, 0)
     except OSError:
@@ -482,12 +498,10 @@ def _latest(ranges: Iterable[RecordedRange]) -> tuple[RecordedRange, ...]:
 
 # The files' folder in the state folder.
 INTENTS_FOLDER = "intents"
-_OPEN_INTENTS = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _INTENTS_SUFFIX = ".intents"
 # Bytes of a file, some 600,000 lines, and how many of these files a process keeps.
 _INTENTS_BYTES = 64 << 20
 _INTENTS_FILES = 2
-_KEPT_SECONDS = 7 * 86_400
 _MD5_BYTES = 16
 
 
@@ -551,7 +565,7 @@ class WriteIntents:
 
     def _begin(self) -> None:
         file = self._state.folder(INTENTS_FOLDER) / f"{os.urandom(8).hex()}{_INTENTS_SUFFIX}"
-        fd = os.open(file, _OPEN_INTENTS | os.O_CREAT | os.O_EXCL, 0o600)
+        fd = os.open(file, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
         self._files.append((fd, file))
         self._size, self._ends = 0, None
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -594,7 +608,7 @@ def has_intents(state: StateDir) -> bool:
     """Whether a process has left intents, or is at work."""
     try:
         return bool(os.listdir(state.root / INTENTS_FOLDER))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
@@ -603,21 +617,18 @@ def left_intents(state: StateDir, now: float | None = None) -> Iterator[LeftInte
     folder = state.root / INTENTS_FOLDER
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(_INTENTS_SUFFIX))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
-        file = folder / name
-        with suppress(OSError):
-            fd = os.open(file, _OPEN_INTENTS)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if (time.time() if now is None else now) - os.fstat(fd).st_mtime > _KEPT_SECONDS:
-                    file.unlink()
-                else:
-                    with open(fd, "rb", closefd=False) as stream:
-                        yield LeftIntents(file, stream)
-            finally:
-                os.close(fd)
+        fd = open_locked(str(folder / name), make=False)
+        if fd is None:
+            continue
+        with open(fd, "rb") as stream:
+            left = LeftIntents(folder / name, stream)
+            if is_old(str(left.file), now):
+                left.remove()
+            else:
+                yield left
 
 
 def _parsed_intents(lines: Iterable[bytes]) -> Iterator[WriteIntent]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -45,18 +44,17 @@ from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.base.user_data import user_name
 from blobsync.config.mapping import PathName, path_text, project_relative
 from blobsync.config.project_root import current_folder, find_project
-from blobsync.local.state_dir import StateDir, open_state_dir, own_folder
+from blobsync.local.database import Database, Layout
+from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter, RatePoint, add_point, read_progress
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
 from blobsync.store.open_locations import Connections
 from blobsync.transfer import ledger
 
-_SCHEMA = """
+_TABLES = """
 CREATE TABLE IF NOT EXISTS transfers (id TEXT PRIMARY KEY, began REAL NOT NULL, entry TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS by_time ON transfers (began);
+CREATE INDEX IF NOT EXISTS by_time ON transfers (began)
 """
-_VERSION = 1
-_BUSY_SECONDS = 5.0
 RUNNING = "running"
 KILLED = "killed"
 
@@ -126,61 +124,53 @@ class TransferLog:
     """``file`` is created on first use. ``on_trouble`` gets one sentence if something could not be logged."""
 
     def __init__(self, file: Path, on_trouble: Callable[[str], None] = lambda text: None) -> None:
-        self._file = file
-        self._begun = file.with_name("begun")
+        # A short command waits for the disk no more often than SQLite requires.
+        self._file = Database(
+            file, Layout(1, _TABLES), "the log of transfers", "no data is affected", synchronous="NORMAL"
+        )
+        self._begun = RunningRecords(StateDir(file.parent), "begun")
         self._on_trouble = on_trouble
 
     def begin(self, entry: TransferEntry) -> None:
-        """Leave a file for the next reader; never raises."""
-        fresh, text = self._begun / f".{entry.id}", _row(entry)[2].encode()
-        if len(text) > _LARGEST:
-            # A command line with thousands of paths.
-            self.write(entry)
-            return
+        """Leave a record for the next reader; never raises."""
+        values = _values(entry)
         try:
-            own_folder(self._begun)
-            with open(os.open(fresh, _WRITE, 0o600), "wb") as file:
-                file.write(text)
-            os.replace(fresh, self._beginning(entry.id))
-        except OSError:
-            self.write(entry)
+            if len(json.dumps(values)) <= _LARGEST:
+                self._begun.write(entry.id, values)
+                return
+        except (OSError, LocalFileError):
+            pass
+        # A command line with thousands of paths, or a folder that cannot be written.
+        self.write(entry)
 
     def write(self, entry: TransferEntry) -> None:
         """Add or replace a row; never raises."""
         try:
-            with self._open() as db:
+            with self._file.writing() as db:
                 db.execute("INSERT OR REPLACE INTO transfers (id, began, entry) VALUES (?, ?, ?)", _row(entry))
-        except (sqlite3.Error, OSError) as error:
-            self._on_trouble(f"this transfer is not in the history: {self._file}: {error}")
+        except LocalFileError as error:
+            self._on_trouble(f"this transfer is not in the history: {error.message}")
         else:
-            with suppress(OSError):
-                self._beginning(entry.id).unlink(missing_ok=True)
-
-    def _beginning(self, id: str) -> Path:
-        return self._begun / f"{id}.json"
+            self._begun.remove(entry.id)
 
     def _take_in(self) -> None:
         """Put the beginnings into the log. A transfer that has ended since has a row already, which stays."""
-        names: list[str] = []
-        with suppress(FileNotFoundError):
-            names = [name for name in os.listdir(self._begun) if not name.startswith(".")]
-        found: dict[Path, TransferEntry] = {}
-        for file in map(self._begun.__truediv__, names):
+        found: list[TransferEntry] = []
+        for id, values in self._begun.each():
             try:
-                entry = _read_entry(parse_object(_text(file)))
-                if not _ID.fullmatch(file.stem) or entry.id != file.stem:
+                entry = _read_entry(values)
+                if entry.id != id:
                     raise ValueError("it has the name of another one")
-                found[file] = entry
-            except (OSError, ValueError, TypeError, KeyError):
-                _remove_old(file)
+                found.append(entry)
+            except (ValueError, TypeError, KeyError):
+                self._begun.remove_old(id)
         if not found:
             return
-        with self._open() as db:
-            rows = map(_row, found.values())
+        with self._file.writing() as db:
+            rows = map(_row, found)
             db.executemany("INSERT OR IGNORE INTO transfers (id, began, entry) VALUES (?, ?, ?)", rows)
-        for file in found:
-            with suppress(OSError):
-                file.unlink(missing_ok=True)
+        for entry in found:
+            self._begun.remove(entry.id)
 
     def recent(
         self, *, since: float | None = None, path: str | None = None, limit: int | None = None, offset: int = 0
@@ -200,11 +190,10 @@ class TransferLog:
 
     def count(self) -> int:
         """How many rows there are. Raises ``LocalFileError``."""
-        with self._reporting():
-            self._take_in()
-        if not self._file.exists():
+        self._take_in()
+        if not self._file.file.exists():
             return 0
-        with self._reporting(), self._open() as db:
+        with self._file.reading() as db:
             return int(db.execute("SELECT COUNT(*) FROM transfers").fetchone()[0])
 
     def find(self, wanted: str) -> TransferEntry:
@@ -224,42 +213,27 @@ class TransferLog:
         return found[0]
 
     def _rows(self, query: str, *values: object) -> Generator[TransferEntry, None, None]:
-        with self._reporting():
-            self._take_in()
-        if self._file.exists():
-            with self._reporting(), self._open() as db:
-                for row in db.execute(query, values):
-                    yield _entry(parse_object(row[0]))
-
-    @contextmanager
-    def _reporting(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError, ValueError, TypeError, KeyError) as error:
-            raise LocalFileError(
-                f"cannot read the log of transfers {self._file}: {error}",
-                hint=f"move {self._file.name} away, and blobsync starts a new log; no data is affected",
-                path=str(self._file),
-            ) from error
-
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._file, timeout=_BUSY_SECONDS)) as db, db:
-            # A short command waits for the disk no more often than SQLite requires.
-            db.execute("PRAGMA synchronous = NORMAL")
-            db.execute("PRAGMA journal_mode = TRUNCATE")
-            if db.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
-                self._file.chmod(0o600)
-                db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
-            yield db
+        self._take_in()
+        if not self._file.file.exists():
+            return
+        with self._file.reading() as db:
+            for row in db.execute(query, values):
+                try:
+                    entry = _entry(parse_object(row[0]))
+                except (ValueError, TypeError, KeyError) as error:
+                    raise self._file.failure(f"holds a row that blobsync did not write: {error}", error) from error
+                yield entry
 
 
 _NAMES = {each.name for each in fields(TransferEntry)}
 
 
 def _row(entry: TransferEntry) -> tuple[str, float, str]:
-    plain = asdict(replace(entry, command=redact(entry.command), problem=redact(entry.problem)))
-    return entry.id, entry.began, json.dumps(redact_tree(plain))
+    return entry.id, entry.began, json.dumps(_values(entry))
+
+
+def _values(entry: TransferEntry) -> Any:
+    return redact_tree(asdict(replace(entry, command=redact(entry.command), problem=redact(entry.problem))))
 
 
 def _entry(values: Mapping[str, Any]) -> TransferEntry:
@@ -329,6 +303,10 @@ class RunningRecords:
                 yield file.stem, parse_object(_text(file))
             except (OSError, ValueError):
                 _remove_old(file)
+
+    def remove_old(self, id: str) -> None:
+        """Remove a record that nobody can read, once it is a week old."""
+        _remove_old(self._file(id))
 
     def request_stop(self, id: str) -> None:
         """Ask the transfer with this record to stop. Raises ``OSError`` and ``LocalFileError``."""

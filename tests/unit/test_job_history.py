@@ -66,6 +66,7 @@ def add(history: History, run_id: str, native_id: str = "1", **changes: Any) -> 
 
 @pytest.fixture
 def history(tmp_path: Path) -> History:
+    (tmp_path / ".blobsync").mkdir()
     return History(tmp_path / ".blobsync" / "jobs.sqlite")
 
 

@@ -71,7 +71,7 @@ def test_jobs_are_chosen_by_state_cluster_and_words_and_come_in_pages(tmp_path: 
 def test_any_page_of_ten_thousand_jobs_is_found(tmp_path: Path) -> None:
     history = History(tmp_path / "jobs.sqlite")
     first = add(history, 0, State.COMPLETED)
-    with history._open() as database:
+    with history._file.writing() as database:
         row = tuple(database.execute("select * from jobs").fetchone())
         rows = []
         for number in range(1, 10_000):

@@ -1,0 +1,228 @@
+"""One way to keep records in a SQLite file of ours: open it, bring it up to date, lock it, and say if it is damaged.
+
+A :class:`Database` is kept: if it cannot be used, that is an error, and no version but its own changes it. An
+:class:`ExpendableDatabase` only saves work: it never raises, and a damaged or unknown file starts anew. Whose files
+count says the seal of the folder around them (``state_dir``); they are for the owner alone to read.
+
+They use a rollback journal (not WAL): project folders live on network file systems, where WAL's shared memory does not
+work (https://www.sqlite.org/wal.html, "Disadvantages"). The journal is emptied, not deleted, after a transaction:
+creating it again would sync its folder once more (https://www.sqlite.org/pragma.html#pragma_journal_mode).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
+
+from blobsync.base.errors import BlobsyncError, LocalFileError
+
+_T = TypeVar("_T")
+
+# How long to wait for another process's transaction.
+_PATIENCE_SECONDS = 30.0
+# Fewer host parameters than SQLite's old limit of 999 (https://www.sqlite.org/limits.html).
+BATCH = 500
+
+
+class Layout(NamedTuple):
+    """The ``tables`` of a ``version``, as statements that create them, and ``steps`` from each earlier version that is
+    still read to the next one."""
+
+    version: int
+    tables: str
+    steps: Mapping[int, str] = MappingProxyType({})
+
+
+class _NewerFileError(sqlite3.Error):
+    """The file is of a version that has no step to ours."""
+
+
+class Database:
+    """Safe to use from several threads and processes. Raises ``error`` if the file cannot be used.
+
+    ``what`` names it in that error; ``costs`` says what is lost with the file. ``synchronous`` is SQLite's.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        layout: Layout,
+        what: str,
+        costs: str,
+        *,
+        error: type[BlobsyncError] = LocalFileError,
+        synchronous: str = "FULL",
+    ) -> None:
+        self.file = file
+        self._layout = layout
+        self._what = what
+        self._costs = costs
+        self._error = error
+        self._synchronous = synchronous
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Open the file for the block; makes it if it is missing."""
+        try:
+            with closing(_connected(self.file, self._layout, self._synchronous)) as db:
+                db.row_factory = sqlite3.Row
+                yield db
+        except (sqlite3.Error, OSError) as error:
+            raise self.failure(f"cannot be used: {error}", error) from error
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """The same; the block is one transaction."""
+        with self.reading() as db, _transaction(db):
+            yield db
+
+    def failure(self, why: str, error: Exception) -> BlobsyncError:
+        """The error to raise: ``why`` goes on with a sentence that begins with the file."""
+        hint = f"move {self.file.name} away, and blobsync starts a new one; {self._costs}"
+        if isinstance(error, _NewerFileError):
+            hint = "use that version, or a newer one"
+        elif isinstance(error, (sqlite3.OperationalError, OSError)):
+            # Locked, disk full, no right to write: the file itself may be fine.
+            hint = f"run the command again; if that does not help, {hint}"
+        return self._error(f"{self._what} {self.file} {why}", hint=hint, path=str(self.file))
+
+
+class ExpendableDatabase:
+    """Opens on first use; safe to use from several threads and processes. Never raises.
+
+    ``on_trouble`` gets one sentence if the file cannot be used, or if it was damaged, with its new name.
+    ``synchronous`` is SQLite's: with ``OFF`` nothing waits for the disk, and a power failure may damage the file.
+    """
+
+    def __init__(
+        self, file: Path, layout: Layout, on_trouble: Callable[[str], None], *, synchronous: str = "OFF"
+    ) -> None:
+        self._file = file
+        self._layout = layout
+        self._synchronous = synchronous
+        self._on_trouble = on_trouble
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._given_up = False
+
+    def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
+        """Return what ``work`` returns; None if there is no readable file."""
+        return self._do(work) if self._connection is not None or self._file.exists() else None
+
+    def write(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Run ``work`` as one transaction."""
+
+        def transaction(db: sqlite3.Connection) -> None:
+            with _transaction(db):
+                work(db)
+
+        self._do(transaction)
+
+    def close(self) -> None:
+        """Close the file; the next use opens it again."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                with suppress(sqlite3.Error):
+                    connection.close()
+
+    def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
+        """Run ``work``; if the file is damaged start a new one and try once more, else continue without it."""
+        with self._lock:
+            for attempt in (1, 2):
+                if self._given_up:
+                    return None
+                try:
+                    if self._connection is None:
+                        self._connection = _connected(self._file, self._layout, self._synchronous, starts_anew=True)
+                    return work(self._connection)
+                except sqlite3.OperationalError as error:
+                    # Locked for too long, disk full, read-only: the file itself may be fine.
+                    self.close()
+                    self._given_up = True
+                    self._on_trouble(f"{self._file} cannot be used ({error})")
+                except sqlite3.DatabaseError as error:
+                    self.close()
+                    if attempt == 1:
+                        self._set_aside(error)
+        return None
+
+    def _set_aside(self, error: sqlite3.DatabaseError) -> None:
+        broken = self._file.with_name(f"{self._file.name}.broken-{int(time.time())}")
+        with suppress(OSError):
+            self._file.replace(broken)
+        self._on_trouble(f"{self._file} was damaged ({error}) and is kept as {broken.name}")
+
+
+def storable(text: str) -> bool:
+    """Whether SQLite accepts the text. Names that are not UTF-8 arrive as surrogates; they never have a record."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _connected(file: Path, layout: Layout, synchronous: str, *, starts_anew: bool = False) -> sqlite3.Connection:
+    """Open the file, with the tables of our version. Raises ``sqlite3.Error``, also for a file of an unknown version,
+    unless that ``starts_anew``."""
+    db = sqlite3.connect(file, timeout=_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        # Even with OFF, what a killed process handed to the system is kept.
+        db.execute(f"PRAGMA synchronous = {synchronous}")
+        db.execute("PRAGMA journal_mode = TRUNCATE")
+        if _version_of(db) != layout.version:
+            # Of processes that are first at once the others wait here, and find what one of them has made.
+            with _transaction(db):
+                _bring_up_to_date(db, file, layout, starts_anew=starts_anew)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _bring_up_to_date(db: sqlite3.Connection, file: Path, layout: Layout, *, starts_anew: bool) -> None:
+    version = _version_of(db)
+    if version not in (*layout.steps, layout.version):
+        if version and not starts_anew:
+            raise _NewerFileError("it was written by a newer blobsync")
+        if starts_anew:
+            for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+                db.execute(f'DROP TABLE "{name}"')
+        # Where that fails, its folder is for the owner alone.
+        with suppress(OSError):
+            file.chmod(0o600)
+        _run(db, layout.tables)
+        version = layout.version
+    for each in range(version, layout.version):
+        _run(db, layout.steps[each])
+    db.execute(f"PRAGMA user_version = {layout.version}")
+
+
+def _run(db: sqlite3.Connection, statements: str) -> None:
+    # Not as a script: that would end the transaction.
+    for statement in statements.split(";"):
+        db.execute(statement)
+
+
+def _version_of(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    # A reader that starts to write later could be refused without waiting.
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        with suppress(sqlite3.Error):
+            db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")

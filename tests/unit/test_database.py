@@ -1,0 +1,114 @@
+"""Files of records: brought up to date in one transaction, never by a version that does not know them, and locked."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import LocalFileError
+from blobsync.local.database import Database, ExpendableDatabase, Layout
+
+ONE = Layout(1, "CREATE TABLE a (x)")
+THREE = Layout(3, "CREATE TABLE a (x); CREATE TABLE b (y); CREATE TABLE c (z)")
+
+
+def kept(file: Path, layout: Layout = ONE) -> Database:
+    return Database(file, layout, "the list", "nothing else is lost")
+
+
+@contextmanager
+def raw(file: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        yield db
+
+
+def tables(file: Path) -> tuple[int, set[str]]:
+    with raw(file) as db:
+        names = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        return int(db.execute("PRAGMA user_version").fetchone()[0]), names
+
+
+def test_an_earlier_file_takes_each_step_and_keeps_its_rows(tmp_path: Path) -> None:
+    file = tmp_path / "list.sqlite"
+    with kept(file).writing() as db:
+        db.execute("INSERT INTO a VALUES (7)")
+    newer = kept(file, THREE._replace(steps={1: "CREATE TABLE b (y)", 2: "CREATE TABLE c (z)"}))
+    with newer.reading() as db:
+        assert [row["x"] for row in db.execute("SELECT x FROM a")] == [7]
+    assert tables(file) == (3, {"a", "b", "c"})
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_a_step_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "list.sqlite"
+    with kept(file).writing() as db:
+        db.execute("INSERT INTO a VALUES (7)")
+    newer = kept(file, THREE._replace(steps={1: "CREATE TABLE b (y)", 2: "CREATE TABLE a (z)"}))
+    with pytest.raises(LocalFileError, match="already exists"), newer.reading():
+        pass
+    assert tables(file) == (1, {"a"})
+
+
+@pytest.mark.parametrize("version", [2, 99])
+def test_a_kept_file_of_an_unknown_version_is_an_error_and_not_touched(tmp_path: Path, version: int) -> None:
+    file = tmp_path / "list.sqlite"
+    with kept(file).writing() as db:
+        db.execute(f"PRAGMA user_version = {version}")
+    before = file.read_bytes()
+    with (
+        pytest.raises(LocalFileError, match=r"list\.sqlite cannot be used: it was written by a newer blobsync"),
+        kept(file).writing(),
+    ):
+        pass
+    assert file.read_bytes() == before
+
+
+def test_a_kept_file_that_is_damaged_stays_where_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "list.sqlite"
+    file.write_bytes(b"no database, but long enough to be looked at" * 50)
+    with (
+        pytest.raises(LocalFileError, match=r"^the list .*list\.sqlite cannot be used: ") as raised,
+        kept(file).reading(),
+    ):
+        pass
+    assert raised.value.hint == "move list.sqlite away, and blobsync starts a new one; nothing else is lost"
+    assert [each.name for each in tmp_path.iterdir()] == ["list.sqlite"]
+
+
+def test_a_file_that_cannot_be_opened_is_not_called_damaged(tmp_path: Path) -> None:
+    with pytest.raises(LocalFileError) as raised, kept(tmp_path / "missing" / "list.sqlite").reading():
+        pass
+    assert (raised.value.hint or "").startswith("run the command again; ")
+
+
+@pytest.mark.parametrize("expendable", [False, True])
+def test_what_fails_half_way_is_not_written(tmp_path: Path, expendable: bool) -> None:
+    file = tmp_path / "list.sqlite"
+
+    def work(db: sqlite3.Connection) -> None:
+        db.execute("INSERT INTO a VALUES (7)")
+        raise KeyError("stop")
+
+    def write_kept() -> None:
+        with kept(file).writing() as db:
+            work(db)
+
+    with pytest.raises(KeyError):
+        ExpendableDatabase(file, ONE, pytest.fail).write(work) if expendable else write_kept()
+    with raw(file) as db:
+        assert db.execute("SELECT * FROM a").fetchall() == []
+
+
+def test_the_journal_is_emptied_and_there_is_no_wal(tmp_path: Path) -> None:
+    with kept(tmp_path / "kept").writing() as db:
+        db.execute("INSERT INTO a VALUES (7)")
+        assert db.execute("PRAGMA journal_mode").fetchone()[0] == "truncate"
+    assert (tmp_path / "kept-journal").stat().st_size == 0
+    expendable = ExpendableDatabase(tmp_path / "expendable", ONE, pytest.fail)
+    assert expendable.read(lambda db: db) is None
+    expendable.write(lambda db: None)
+    assert expendable.read(lambda db: db.execute("PRAGMA journal_mode").fetchone()) == ("truncate",)
