@@ -157,13 +157,14 @@ class Settlement(NamedTuple):
     """How one conflict is resolved, of the two versions that the user has seen."""
 
     keep: Keep
-    source: FileState | None
-    destination: FileState | None
+    source: FileState
+    destination: FileState
 
     def is_about(self, action: FileAction) -> bool:
-        """Whether both sides are still these versions."""
-        pairs = ((action.source, self.source), (action.destination, self.destination))
-        return all(now is not None and then is not None and is_as_recorded(now, then) for now, then in pairs)
+        """Whether both sides of a conflict are still these versions."""
+        assert action.source is not None
+        assert action.destination is not None
+        return is_as_recorded(action.source, self.source) and is_as_recorded(action.destination, self.destination)
 
 
 def _other(side: str) -> str:
@@ -223,7 +224,7 @@ class Decisions:
             if keeps_both and _BESIDE.search(pair.path):
                 self._asides[pair.path] = pair
             action = decide(pair, route, options, both_ends=both_ends, shown=shown)
-            if action is not None and action.action is Action.CONFLICT and settlements:
+            if action is not None and action.action is Action.CONFLICT:
                 action = self._settled(action, settlements, options, both_ends=both_ends)
             if action is not None:
                 self._actions.add(action.path, action)

@@ -384,13 +384,14 @@ PlanPart: TypeAlias = Part[Location]
 class EngineChoice:
     """``name`` is ``azcopy``, ``direct`` or ``relay``; ``why`` is one sentence for the user.
 
-    The seconds are the model's estimates (``engine_model``), None without one.
+    The seconds are the model's estimates (``engine_model``), None without one. They come from measured times, as may be
+    the sentence: choices of the same engine are equal.
     """
 
     name: str
-    why: str
-    direct_seconds: float | None = None
-    azcopy_seconds: float | None = None
+    why: str = field(compare=False)
+    direct_seconds: float | None = field(default=None, compare=False)
+    azcopy_seconds: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -454,6 +454,7 @@ class Project:
             part.shown(action): Settlement(keep[part.shown(action)], action.source, action.destination)
             for part, action in plan.each()
             if action.action is Action.CONFLICT and part.shown(action) in keep
+            if action.source is not None and action.destination is not None
         }
         return self._plan(plan.route.direction, *from_root(self.root, plan.paths, plan.options), settlements)
 

@@ -268,6 +268,8 @@ def test_a_refusal_names_the_files(here: int, options: TransferOptions, limit: s
     one = guard_mirror(1, 1, 0, (), options, "data/x", [""])
     assert one is not None and one.message.endswith(": data/x")
     assert one.message.startswith("--mirror would delete the only file of the destination")
+    two = guard_mirror(2, 2, 0, (), options, "data/x", ["a", "b"])
+    assert two is not None and two.message.startswith("--mirror would delete all 2 files of the destination")
 
 
 def test_a_mirror_of_an_unreadable_source_names_what_cannot_be_read_and_what_it_would_delete() -> None:

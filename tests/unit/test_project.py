@@ -450,18 +450,27 @@ def test_conflicts_are_settled_one_by_one(opened: Opened) -> None:
     assert here == {"a": b"mine a", "b": b"theirs b", "c": b"mine c", aside[5:]: b"theirs c", "d": b"mine d"}
 
 
-@pytest.mark.parametrize("side", ["here", "there", "gone"])
+def test_a_single_file_in_conflict_is_settled(opened: Opened) -> None:
+    in_conflict(opened, "a")
+    plan = opened.project.plan_upload("data/a")
+    assert opened.project.carry_out(opened.project.settle(plan, {"data/a": "local"})).ok
+    assert opened.blobs() == {"data/a": b"mine a"}
+
+
+@pytest.mark.parametrize("side", ["here", "there", "gone", "deleted"])
 def test_a_conflict_whose_versions_were_not_seen_stays_one(opened: Opened, side: str) -> None:
     plan = in_conflict(opened, "a")
     if side == "here":
         opened.write("data/a", b"a third version")
     elif side == "there":
         opened.store.add("store/data/a", b"a third version")
-    else:
+    elif side == "gone":
         opened.write("data/a", b"base")
+    else:
+        opened.store.delete("store/data/a")
     settled = opened.project.settle(plan, {"data/a": "local"})
-    assert settled.files_to_transfer == 0
-    assert settled.count(Action.CONFLICT) == (side != "gone")
+    assert settled.files_to_transfer == (side == "deleted")
+    assert settled.count(Action.CONFLICT) == (side in ("here", "there"))
 
 
 def test_a_settled_conflict_keeps_both_under_a_name_that_is_free(opened: Opened) -> None:
