@@ -25,7 +25,7 @@ from benchmarks.cases import AZURITE, CASES, EVERYBODY, FAST, PROGRAMS, Case
 from benchmarks.crossover import CURVE, crossover, curve_table
 from benchmarks.emulator import ROOT
 from benchmarks.measure import Series
-from benchmarks.report import details_table, readme_table, table, write_into
+from benchmarks.report import ratios_table, summary_table, table, write_into
 from benchmarks.tools import Tool, all_tools
 from benchmarks.trees import remove_aside
 
@@ -117,8 +117,8 @@ def _tables(results: Results, is_curve: bool) -> int:
     page = ROOT / "docs" / "performance.md"
     if is_curve:
         return _write(page, "crossover", curve_table(results))
-    written = _write(ROOT / "README.md", "benchmark", readme_table(results))
-    return written or _write(page, "benchmark", details_table(results)) or charts.main()
+    written = _write(ROOT / "README.md", "benchmark", summary_table(results))
+    return written or _write(page, "benchmark", ratios_table(results)) or charts.main()
 
 
 def _write(file: Path, marker: str, text: str) -> int:
@@ -136,7 +136,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--server", choices=(AZURITE, FAST), help="only on this one (default: on both)")
     parser.add_argument("--rounds", type=int, help="turns of each tool (5; 3 with --quick)")
     parser.add_argument("--json", help="where the samples go")
-    parser.add_argument("--write", action="store_true", help="put the tables into README.md and docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put it into docs/performance.md, 5 rows in README.md")
     parser.add_argument("--work", help="a folder with room for 10 GB (default: the temporary folder)")
     parser.add_argument("--blobsync", help="the command to measure")
     return parser.parse_args(argv)

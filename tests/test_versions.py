@@ -83,9 +83,11 @@ def test_the_version_is_that_of_the_tag_and_each_copy_knows_it(tagged: Path, tmp
     done = subprocess.run([sys.executable, "-c", _VERSIONS, *places], capture_output=True, text=True, check=True)
     revision = _git(later, "rev-parse", "HEAD")[:7]
     found = json.loads(done.stdout)
-    assert found[:1] + found[3:] == ["1.2.3", "1.2.3", "1.2.3", "0.0.0"]
-    assert found[1].startswith(f"1.2.4.dev1+g{revision}"), found
-    assert found[2].startswith("0.0.1.dev1+g") and revision in found[2], found
+    assert found[:1] + found[3:5] == ["1.2.3"] * 3
+    assert found[1].startswith(f"1.2.3+g{revision}"), found
+    # Where no tag is, the release that pyproject.toml names: that of CHANGELOG.md.
+    assert found[2].startswith("1.0.0+g") and revision in found[2], found
+    assert found[5] == "1.0.0"
 
 
 def test_modules_without_an_installation_have_no_version() -> None:

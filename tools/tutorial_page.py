@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "tutorial.md"
 # A slow machine takes a tenth of it.
 _MOST_SECONDS = 150
+# A command that takes the lines up to END.
+_TEXT_FOLLOWS = "<<'END'"
 
 
 class Step(NamedTuple):
@@ -36,6 +38,9 @@ def steps() -> Iterator[Step]:
     for block in PAGE.read_text(encoding="utf-8").split("```console\n")[1:]:
         for part in re.split(r"^\$ ", block.split("```")[0], flags=re.MULTILINE)[1:]:
             command, _, output = part.partition("\n")
+            if command.endswith(_TEXT_FOLLOWS):
+                text, _, output = output.partition("END\n")
+                command = f"{command}\n{text}END"
             yield Step(command, output)
 
 
@@ -92,7 +97,8 @@ def choose_free_port(environ: Mapping[str, str]) -> None:
 
 
 def _steady(text: str) -> str:
-    """Without what differs from run to run: times, estimates, processes, archives."""
+    """Without what differs from run to run: times, estimates, processes, archives, jobs."""
     text = re.sub(r"\b\d+(\.\d+)? s\b", "N s", text)
     text = re.sub(r"(packed \d+ files, .*) as .* in", r"\1 in", text)
-    return re.sub(r"process \d+|is now [0-9a-f]{12}", "-", text)
+    text = re.sub(r"\b\d{4}-\d\d-\d\dT[\d:]+Z", "TIME", text)
+    return re.sub(r"process \d+|is now [0-9a-f]{12}|\b\w+_\d{10}_[0-9a-f]{8}\b", "-", text)

@@ -24,10 +24,10 @@ def shell(tmp_path: Path, azurite: Azurite) -> Iterator[dict[str, str]]:
     subprocess.run(["blobsync", "emulator", "stop"], env=environ, capture_output=True)
 
 
-def test_the_tutorial_runs_a_program_on_this_machine_and_then_as_a_job() -> None:
+def test_the_tutorial_runs_a_program_on_this_machine_then_as_a_job_and_again_from_its_checkpoint() -> None:
     commands = [step.command for step in steps()]
     here, job = (commands.index(f"blobsync {words} python3 show.py") for words in ("local", "submit --wait"))
-    assert commands.index("blobsync init") < here < job
+    assert commands.index("blobsync init") < here < job < commands.index("blobsync resubmit")
 
 
 def test_each_command_of_the_tutorial_prints_what_the_page_shows(tmp_path: Path, shell: dict[str, str]) -> None:

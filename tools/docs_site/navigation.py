@@ -1,7 +1,7 @@
-"""Where each page of the site stands: one of four kinds.
+"""Where each page of the site stands: one of four groups, those of ``docs/index.md``.
 
-A tutorial teaches by doing, a how-to page solves one problem, the reference tells all of one subject, an explanation
-says why. A page of ``docs/`` without a place here fails the build.
+``Start`` is what a new user reads first. A recipe solves one problem, a guide shows how to do one kind of work, the
+reference tells all of one subject. A page of ``docs/`` without a place here fails the build.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from collections.abc import Mapping, Sequence
 
 # Heading in the navigation -> names of pages, without ``.md``.
 KINDS: Mapping[str, Sequence[str]] = {
-    "Tutorial": ("tutorial",),
-    "How-to": (
+    "Start": ("overview", "tutorial", "concepts", "verified"),
+    "Recipes": (
         *("how-to/restore-a-deleted-blob", "how-to/share-a-folder", "how-to/limit-bandwidth", "how-to/many-accounts"),
         *("how-to/use-a-proxy", "how-to/without-internet", "how-to/in-ci", "how-to/from-azcopy", "how-to/from-rclone"),
-        *("how-to/from-dvc", "migrating-from-act", "code-archive", "jobs", "tunnels", "web", "kubernetes", "aml"),
-        *("batchai", "spread", "keep", "checkpoints", "sources"),
+        *("how-to/from-dvc", "migrating-from-act"),
+    ),
+    "Guides": (
+        *("jobs", "checkpoints", "code-archive", "aml", "kubernetes", "batchai", "tunnels", "keep", "spread"),
+        *("large-plans", "sources", "credentials", "azcopy", "web", "python"),
     ),
     "Reference": (
-        *("commands", "reference/options", "configuration", "reference/keys", "reference/environment", "credentials"),
-        *("reference/json", "reference/exit-codes", "failure-codes", "python", "reference/python-api", "azcopy"),
-        "changelog",
+        *("commands", "reference/options", "configuration", "reference/keys", "reference/environment"),
+        *("reference/json", "reference/exit-codes", "failure-codes", "reference/python-api", "reliability", "security"),
+        *("performance", "architecture", "changelog", "contributing"),
     ),
-    "Explanation": ("concepts", "security", "reliability", "verified", "performance", "large-plans", "contributing"),
 }

@@ -13,7 +13,7 @@ from tools.docs_site.reference import write_reference
 ROOT = Path(__file__).resolve().parents[2]
 
 # Pages of the top folder, and what they are called on the site.
-_TOP_PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+_TOP_PAGES = {"README.md": "overview.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 _TOP_FILES = ("LICENSE",)
 
 
