@@ -73,7 +73,7 @@ def crossover(
 
 
 def curve_table(results: Sequence[tuple[Case, Sequence[Series]]]) -> str:
-    """Markdown of the curve."""
+    """The curve, as a table."""
     rows = ["| | direct s | azcopy s | direct / azcopy | CPU s direct | CPU s azcopy |", "|---|---|---|---|---|---|"]
     for case, (direct, azcopy) in results:
         rows.append(

@@ -60,10 +60,11 @@ def main(argv: list[str] | None = None) -> int:
         _save(target, results, facts)
     remove_aside(scratch / "aside")
     print(f"\n{time.monotonic() - began:.0f} s in all; every sample is in {target}")
-    if not options.write:
-        return 0
-    shutil.copyfile(target, ROOT / "docs" / f"performance-{target.stem}.json")
-    return _tables(results, options.crossover)
+    if options.crossover:
+        print(curve_table(results))
+    if options.write:
+        shutil.copyfile(target, ROOT / "docs" / f"performance-{target.stem}.json")
+    return _tables(results) if options.write and not options.crossover else 0
 
 
 def _is_wanted(case: Case, options: argparse.Namespace) -> bool:
@@ -113,10 +114,8 @@ def _save(file: Path, results: Results, facts: dict[str, Any]) -> None:
     file.write_text(json.dumps({"machine": machine, **facts, "cases": cases}, indent=1) + "\n")
 
 
-def _tables(results: Results, is_curve: bool) -> int:
+def _tables(results: Results) -> int:
     page = ROOT / "docs" / "performance.md"
-    if is_curve:
-        return _write(page, "crossover", curve_table(results))
     written = _write(ROOT / "README.md", "benchmark", summary_table(results))
     return written or _write(page, "benchmark", ratios_table(results)) or charts.main()
 
