@@ -141,6 +141,17 @@ class LoginNode:
 
         return self._ask(read, verb="codes", folders=list(folders), ended=list(ended))
 
+    def begun(self, folders: Sequence[str]) -> list[bool]:
+        """Whether each job's command was started, by what its processes wrote."""
+
+        def read(answers: Any) -> list[bool]:
+            found = [bool(each) for each in answers]
+            if len(found) != len(folders):
+                raise ValueError("not as many as requested")
+            return found
+
+        return self._ask(read, verb="begun", folders=list(folders))
+
     def _ask(self, read: Callable[[Any], _Answer], **request: Any) -> _Answer:
         """Run a request; ``read`` parses the response, or raises."""
         program = standalone_source("login_side.py")

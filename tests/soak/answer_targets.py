@@ -70,6 +70,7 @@ def _login(_: Path) -> Callable[[bytes], None]:
         lambda: login.logs("jobs/a"),
         lambda: login.read("jobs/a/x", 0, None),
         lambda: login.exit_codes(["jobs/a"]),
+        lambda: login.begun(["jobs/a"]),
     )
 
     def run(data: bytes) -> None:

@@ -57,6 +57,13 @@ def test_exit_codes_and_the_end_of_secrets(login: LoginNode, tmp_path: Path) -> 
     assert [(run / "secrets.json").exists() for run in runs] == [False, True, True]
 
 
+def test_a_job_has_begun_when_a_process_of_it_or_of_a_task_is_up(login: LoginNode, tmp_path: Path) -> None:
+    for name in ("one/up/0", "array/task_3/up/0", "empty/up"):
+        (tmp_path / name).mkdir(parents=True)
+    names = ("one", "array", "empty", "none", "[oa]*")
+    assert login.begun([str(tmp_path / name) for name in names]) == [True, True, False, False, False]
+
+
 @pytest.mark.parametrize(("age", "stays"), [(None, True), (60, True), (2 * 86_400, False)])
 @pytest.mark.parametrize("task", ["", "task_3"])
 def test_a_forgotten_job_that_says_nothing_any_more_loses_its_secrets(

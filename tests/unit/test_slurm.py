@@ -544,6 +544,17 @@ def test_one_question_for_all_jobs() -> None:
     assert process.calls[0][-2:] == ("-j", "18,17")
 
 
+def test_a_job_whose_comment_must_not_be_changed_runs_once_its_program_does() -> None:
+    preparing = {"Comment": "blobsync preparing:uni"}
+    jobs = [squeue_line(JobArrayID=number, **preparing) for number in ("17", "18")]
+    squeue = Completed(0, "\n".join([*jobs, squeue_line(JobArrayID="19", State="CONFIGURING", **preparing)]), "")
+    process = ScriptedProcess({"squeue": squeue, sys.executable: answer_of([True, False])})
+    infos = make_backend(process).get([JobRef("a", "17", "/a"), JobRef("b", "18", "/b"), JobRef("c", "19", "/c")])
+    assert [info.state for info in infos] == [State.RUNNING, State.PREPARING, State.PREPARING]
+    # What Slurm itself still prepares has not begun, whatever an earlier run left.
+    assert json.loads(process.inputs[-1] or "") == {"verb": "begun", "folders": ["/a", "/b"]}
+
+
 def test_forgotten_jobs_are_looked_for_in_the_accounting_and_then_in_their_own_file() -> None:
     process = ScriptedProcess(
         {

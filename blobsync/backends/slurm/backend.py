@@ -158,6 +158,7 @@ class SlurmBackend:
         missing = [number for number in ids if number not in found]
         if missing:
             found = {**_of_these(ids, self._accounting("-j", ",".join(missing))), **found}
+        found = {**found, **self._begun(refs, found)}
         lost = [ref for ref in refs if ref.native_id not in found]
         over = [_place(ref) for ref in refs if ref.native_id in found and found[ref.native_id].state.is_final]
         codes: dict[str, tuple[int, float] | None] = {}
@@ -170,6 +171,16 @@ class SlurmBackend:
             else _from_exit_code(ref.run_id, codes[ref.run_id])
             for ref in refs
         )
+
+    def _begun(
+        self, refs: Sequence[JobRef], found: Mapping[str, slurm_replies.SlurmJob]
+    ) -> Mapping[str, slurm_replies.SlurmJob]:
+        """The jobs whose comment says that they prepare, though their command runs: where jobs may not change it."""
+        numbers = {number for number, job in found.items() if job.word == slurm_replies.PREPARING_WORD}
+        marked = [ref for ref in refs if ref.native_id in numbers]
+        answers = self._login.begun([_place(ref) for ref in marked]) if marked else []
+        running = [ref.native_id for ref, has_begun in zip(marked, answers, strict=True) if has_begun]
+        return {number: replace(found[number], word="RUNNING") for number in running}
 
     def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
         mine = slurm_replies.read_squeue(self._squeue("--me"))

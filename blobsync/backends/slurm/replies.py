@@ -18,6 +18,7 @@ from blobsync.backends.protocol import ClusterSummary, Holder
 from blobsync.base.formatting import count_text
 from blobsync.jobspec.spec import RunInfo, State, StateChange
 
+PREPARING_WORD = "PREPARING"
 # https://slurm.schedmd.com/job_state_codes.html. A preempted job that will run again is PENDING in squeue; one that is
 # only in the accounting, as PREEMPTED, will not.
 STATES: Mapping[str, State] = {
@@ -30,6 +31,8 @@ STATES: Mapping[str, State] = {
     "SUSPENDED": State.QUEUED,
     "STOPPED": State.QUEUED,
     "CONFIGURING": State.PREPARING,
+    # Not Slurm's own: it calls such a job running.
+    PREPARING_WORD: State.PREPARING,
     "RUNNING": State.RUNNING,
     "COMPLETING": State.RUNNING,
     "RESIZING": State.RUNNING,
@@ -253,7 +256,7 @@ def _squeue_line(line: str) -> SlurmJob:
     # The nodes of a job that was requeued are put in order first, and squeue says no more than of one that ends.
     waits_again = fields["State"] == "COMPLETING" and ended is None
     is_preparing = fields["State"] == "RUNNING" and fields["Comment"].startswith(PREPARING_MARK)
-    word = "REQUEUED" if waits_again else "CONFIGURING" if is_preparing else fields["State"]
+    word = "REQUEUED" if waits_again else PREPARING_WORD if is_preparing else fields["State"]
     return SlurmJob(
         fields["JobArrayID"],
         word,

@@ -93,6 +93,12 @@ def codes(request: dict[str, Any]) -> Any:
     return [_code(folder) for folder in request["folders"]]
 
 
+def begun(request: dict[str, Any]) -> Any:
+    """Whether a process of each job, or of a task of it, said that it is up; the batch script forgets earlier runs."""
+    places = [glob.escape(folder) for folder in request["folders"]]
+    return [bool(glob.glob(f"{place}/up/*") or glob.glob(f"{place}/task_*/up/*")) for place in places]
+
+
 def _is_silent(folder: str) -> bool:
     """Whether a job that has begun has not written a line for a day; nodes write one each minute."""
     base = glob.escape(folder)
@@ -112,7 +118,15 @@ def _code(folder: str) -> list[float] | None:
     return [max(code for code, _ in found), max(when for _, when in found)] if found else None
 
 
-VERBS = {"write": write, "find": find_folder, "clear": clear, "logs": list_logs, "read": read, "codes": codes}
+VERBS = {
+    "write": write,
+    "find": find_folder,
+    "clear": clear,
+    "logs": list_logs,
+    "read": read,
+    "codes": codes,
+    "begun": begun,
+}
 
 
 def main() -> int:
