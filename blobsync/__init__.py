@@ -130,7 +130,6 @@ if TYPE_CHECKING:
     from blobsync.jobs.service import Attempt, Cancellation, Command, PlannedJob, Resubmission
     from blobsync.jobs.states import JobList
     from blobsync.jobs.submit import Submitted
-    from blobsync.jobspec.describe import SubmitKeywords
     from blobsync.jobspec.spec import (
         CodeRef,
         FolderLink,
@@ -144,6 +143,7 @@ if TYPE_CHECKING:
         StateChange,
     )
     from blobsync.jobspec.spec import State as JobState
+    from blobsync.jobspec.submit_options import SubmitKeywords
     from blobsync.keep.listing import Checkpoint
     from blobsync.local.set_requests import mark_complete
     from blobsync.plan.progress import Progress, WorkerProgress
@@ -446,7 +446,6 @@ _HOMES = {
     "blobsync.jobs.logs": ("FetchedLogs",),
     "blobsync.jobs.outputs": ("CopiedOutputs", "JobOutputs", "OutputFile"),
     "blobsync.jobs.parse": ("Cause", "FoundCause"),
-    "blobsync.jobspec.describe": ("SubmitKeywords",),
     "blobsync.jobspec.spec": (
         *(
             "CodeRef",
@@ -461,6 +460,7 @@ _HOMES = {
         ),
         *("RunInfo", "StateChange"),
     ),
+    "blobsync.jobspec.submit_options": ("SubmitKeywords",),
     "blobsync.jobs.submit": ("Submitted",),
     "blobsync.tunnels.node_apps": ("TunnelRequest",),
     "blobsync.tunnels.job_tunnel": ("JobTunnel",),

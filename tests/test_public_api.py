@@ -139,7 +139,7 @@ _FEW = {"ClusterSummary", "Docker", "FolderLink", "JobFilter"}
 
 # What is handed out, and is nobody's to build on.
 _INSIDE = {
-    *("JobContext", "CodeProject", "Connections", "StateDir"),
+    *("JobContext", "CodeProject", "Connections", "Option", "StateDir"),
     *(
         "BlobStore",
         "Home",

@@ -88,9 +88,11 @@ def test_an_entry_has_every_field_or_member(name: str) -> None:
     elif dataclasses.is_dataclass(value):
         wanted = [each for each in dataclasses.fields(value) if not each.name.startswith("_")]
         for each in wanted:
-            row = re.search(rf"^\| `{each.name}` \| `(.+?)` \| (.*?) \|$", section, re.MULTILINE)
+            row = re.search(rf"^\| `{each.name}` \| `(.+?)` \| (.*?) \|(?: (.*) \|)?$", section, re.MULTILINE)
             assert row is not None, each.name
-            assert row[1].replace("\\|", "|").replace(" ", "") == str(each.type).replace(" ", "")
+            kind = re.sub(r"^Annotated\[(.*?), Option\(.*", r"\1", str(each.type))
+            assert row[1].replace("\\|", "|").replace(" ", "") == kind.replace(" ", "")
+            assert bool(row[3]) == (kind != each.type), each.name
             has_default = each.default is not dataclasses.MISSING or each.default_factory is not dataclasses.MISSING
             assert bool(row[2]) == has_default, each.name
 

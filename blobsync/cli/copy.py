@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from blobsync.base.errors import ExitCode, NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, size_text
+from blobsync.base.options import Option
 from blobsync.cli.output import Result
 from blobsync.cli.session import (
     NO_CLUSTER,
     TWO_CLUSTERS,
-    Bundle,
     Commands,
     OptionalPaths,
-    OptionRow,
     Session,
     argument,
     command,
@@ -24,7 +23,7 @@ from blobsync.cli.session import (
     option,
     with_consent,
 )
-from blobsync.plan.transfer_options import TransferOptions, deletion_limits
+from blobsync.plan.transfer_options import TransferOptions, chosen_options, deletion_limits
 from blobsync.plan.wildcards import is_pattern
 
 if TYPE_CHECKING:
@@ -39,121 +38,27 @@ if TYPE_CHECKING:
 _LARGE = 64 << 20
 
 
-def _flag(text: str, *names: str) -> Any:
-    return Annotated[bool, option(*names, help=text)]
+def of_words(max_delete_files: Sequence[str] = (), **words: Any) -> TransferOptions:
+    """The options of a command line, whose PATHs may be patterns. Raises ``UsageError``."""
+    files, percent = deletion_limits(max_delete_files)
+    limits = {"max_delete_files": files, "max_delete_percent": percent}
+    return chosen_options(None, {**words, **limits, "wildcards": True})
 
 
-def _word(text: str, metavar: str, *names: str) -> Any:
-    return Annotated[str | None, option(*names, metavar=metavar, help=text)]
-
-
-def _words(text: str, metavar: str, *names: str) -> Any:
-    return Annotated[list[str] | None, option(*names, metavar=metavar, help=text)]
-
-
-_ROWS: tuple[OptionRow, ...] = (
-    (
-        "engine",
-        _word(
-            "How the bytes move. [BLOBSYNC_ENGINE, engine: in the cluster file, or auto]",
-            "auto|azcopy|direct|relay",
-            "--engine",
-        ),
-        None,
-    ),
-    ("overwrite", _flag("Replace all files that differ at the destination.", "--overwrite"), False),
-    (
-        "keep",
-        _word("Which version to keep of files that changed on both sides.", "local|remote|both", "--keep"),
-        None,
-    ),
-    ("include", _words("Move only files that match, as in .gitignore; repeatable.", "PATTERN", "--include"), None),
-    ("exclude", _words("Leave out files that match, as in .gitignore; repeatable.", "PATTERN", "--exclude"), None),
-    ("mirror", _flag("Also delete what the source does not have, after asking.", "--mirror"), False),
-    (
-        "max_delete",
-        _words("Limit for --mirror: a number of files, or a percentage. [1000 and 10%]", "N|P%", "--max-delete"),
-        None,
-    ),
-    ("links", Annotated[str, option(metavar="follow|skip|error", help="What to do with symlinks.")], "follow"),
-    ("compare_content", _flag("Compare the content of blobs that have no MD5.", "--compare-content"), False),
-    (
-        "cap_mbps",
-        Annotated[float | None, option(metavar="N", help="Use at most N megabits per second.")],
-        None,
-    ),
-    (
-        "from_path",
-        Annotated[
-            str | None,
-            option(metavar="PATH", help="The source, where its path differs."),
-        ],
-        None,
-    ),
-    (
-        "processes",
-        Annotated[
-            int | None,
-            option(metavar="N", help="Use N processes with the direct engine. [as many as are worth it]"),
-        ],
-        None,
-    ),
-    (
-        "nodes",
-        Annotated[int | None, option(metavar="N", help="Let N nodes of the cluster move the files, as a job.")],
-        None,
-    ),
-    ("detach", _flag("With --nodes: print the job's id, and do not wait for it.", "--detach"), False),
-    ("force", _flag("Download what fits, even if the disk has too little free space for all.", "--force"), False),
-    ("incomplete", _flag("Download a checkpoint that is not complete, too.", "--incomplete"), False),
-    ("relay", _flag("Copy through this machine if the service refuses to copy.", "--relay"), False),
-    ("all_entries", _flag("All folder entries, in place of PATHs.", "--all"), False),
-    ("receipt", _flag("Also save the receipt beside the data, as PATH.receipts/TIME.json.", "--receipt"), False),
-)
-
-
-def _build(**values: Any) -> TransferOptions:
-    files, percent = deletion_limits(values.pop("max_delete") or [])
-    values["include"] = tuple(values["include"] or ())
-    values["exclude"] = tuple(values["exclude"] or ())
-    return TransferOptions(**values, max_delete_files=files, max_delete_percent=percent, wildcards=True)
-
-
-TRANSFER_OPTIONS = Bundle("options", _ROWS, _build)
-
-
-def _options(*absent: str, **helps: str) -> Bundle:
-    """The options without those that the command does not have; ``helps`` are the texts of flags that differ."""
-    rows = [row for row in _ROWS if row[0] not in absent]
-    return TRANSFER_OPTIONS._replace(
-        rows=tuple(
-            (name, _flag(helps[name], f"--{name}"), off) if name in helps else (name, kind, off)
-            for name, kind, off in rows
-        )
-    )
-
-
+TransferWords = Annotated[TransferOptions, of_words]
 DryRun = Annotated[bool, option("--dry-run", help="Show what would happen, and change nothing.")]
 Full = Annotated[bool, option("--full", help="Show every line, not only the first ten of each kind.")]
 Yes = Annotated[bool, option("-y", "--yes", help="Ask nothing: delete, go on beside others, leave conflicts.")]
 
 
-SourceOption = Annotated[
-    str | None,
-    option("--source", metavar="SOURCE", help="Copy from s3://BUCKET/PREFIX, https://HOST/FILE or LIST.tsv."),
-]
-EndpointOption = Annotated[
-    str | None, option("--endpoint-url", metavar="URL", help="With --source: the service, if it is not Amazon.")
-]
-NoSignOption = Annotated[bool, option("--no-sign-request", help="With --source: without credentials.")]
-
-
 class Far(NamedTuple):
     """The source that a command names itself, if it names one."""
 
-    source: str | None
-    endpoint_url: str | None
-    no_sign_request: bool
+    source: Annotated[str | None, Option("Copy from s3://BUCKET/PREFIX, https://HOST/FILE or LIST.tsv.", "SOURCE")] = (
+        None
+    )
+    endpoint_url: Annotated[str | None, Option("With --source: the service, if it is not Amazon.", "URL")] = None
+    no_sign_request: Annotated[bool, Option("With --source: without credentials.")] = False
 
     def of(self, project: Project, paths: list[str], *, looks: bool = False) -> Project:
         """The project with this source; ``looks``: in place of its own containers. Raises ``UsageError``."""
@@ -176,21 +81,18 @@ class Far(NamedTuple):
 
 def register(app: Commands) -> None:
     """Add these commands."""
-    here = "With --keep: write here what fits, even if the disk has too little free space for all."
-    command(app, "u", bundle=_options("incomplete", force=here), takes=TWO_CLUSTERS)(upload)
-    command(app, "d", bundle=_options("relay", "receipt"), takes=TWO_CLUSTERS)(download)
-    command(app, "plan", bundle=TRANSFER_OPTIONS, looks=True, takes=TWO_CLUSTERS)(plan)
+    command(app, "u", takes=TWO_CLUSTERS)(upload)
+    command(app, "d", takes=TWO_CLUSTERS)(download)
+    command(app, "plan", looks=True, takes=TWO_CLUSTERS)(plan)
     command(app, "apply", takes=NO_CLUSTER)(apply)
     command(app, "verify", looks=True)(verify)
 
 
 def upload(
     session: Session,
-    options: TransferOptions,
+    options: TransferWords,
+    far: Far,
     paths: OptionalPaths = None,
-    source: SourceOption = None,
-    endpoint_url: EndpointOption = None,
-    no_sign_request: NoSignOption = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     full: Full = False,
@@ -211,17 +113,14 @@ def upload(
     """
     from blobsync.plan.transfer_plan import Direction
 
-    far = Far(source, endpoint_url, no_sign_request)
     return _transfer(session, Direction.UP, paths or [], options, far, dry_run=dry_run, yes=yes, full=full)
 
 
 def download(
     session: Session,
-    options: TransferOptions,
+    options: TransferWords,
+    far: Far,
     paths: OptionalPaths = None,
-    source: SourceOption = None,
-    endpoint_url: EndpointOption = None,
-    no_sign_request: NoSignOption = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     full: Full = False,
@@ -239,18 +138,15 @@ def download(
     """
     from blobsync.plan.transfer_plan import Direction
 
-    far = Far(source, endpoint_url, no_sign_request)
     return _transfer(session, Direction.DOWN, paths or [], options, far, dry_run=dry_run, yes=yes, full=full)
 
 
 def plan(
     session: Session,
     direction: Annotated[str, argument(metavar="u|d", help="u to upload, d to download.")],
-    options: TransferOptions,
+    options: TransferWords,
+    far: Far,
     paths: OptionalPaths = None,
-    source: SourceOption = None,
-    endpoint_url: EndpointOption = None,
-    no_sign_request: NoSignOption = False,
     save: Annotated[Path | None, option(metavar="FILE", help="Save the plan for 'blobsync apply FILE'.")] = None,
     full: Full = False,
 ) -> Result:
@@ -266,10 +162,9 @@ def plan(
       blobsync plan u data/voc20 --full
       blobsync plan d data/voc20 --save voc20.plan
     """
-    far = Far(source, endpoint_url, no_sign_request)
     project = far.of(session.project(copies=True), paths or [])
     made = _plan(session, project, _direction(direction), paths or [], options)
-    if save and source:
+    if save and far.source:
         raise UsageError("--save and --source cannot be combined", hint="give the source a cluster file, and use -f")
     if save:
         project.save_plan(made, save)

@@ -30,13 +30,12 @@ from blobsync.cli.session import (
     with_consent,
 )
 from blobsync.jobs.state_notes import state_line
-from blobsync.jobspec.option_keys import read_pairs
+from blobsync.jobspec.submit_options import SubmitKeywords, read_pairs
 
 if TYPE_CHECKING:
     from blobsync.jobs.first_free import Candidate
     from blobsync.jobs.record import JobRecord
     from blobsync.jobs.submit import Submitted
-    from blobsync.jobspec.describe import SubmitKeywords
     from blobsync.project.jobs import Jobs
 
 
@@ -50,14 +49,9 @@ def choose(session: Session, asked: SubmitKeywords) -> Sequence[Candidate]:
     names = [name.strip() for name in session.cluster.split(",")]
     if not all(names) or len(set(names)) < len(names):
         raise UsageError(f"-c {session.cluster}: an empty name, or one that is given twice")
-    request = SubmitRequest(
-        ("true",),
-        session.num_gpu if session.num_gpu is not None else asked.get("num_gpu"),
-        asked.get("nodes"),
-        multi_process=asked.get("multi_process"),
-        elastic=asked.get("elastic") or "",
+    found = first_free(
+        names, SubmitRequest.of(("true",), asked), environ=session.environ, overrides=session.overrides()
     )
-    found = first_free(names, request, environ=session.environ, overrides=session.overrides())
     for one in found:
         session.note(one.sentence)
     session.cluster = next(one.cluster for one in found if one.chosen)
@@ -99,59 +93,13 @@ def register(app: Commands) -> None:
 
 def submit(
     session: Session,
+    asked: SubmitKeywords,
     cmd: OptionalCommand = None,
-    nodes: Annotated[int | None, option("--nodes", min=1, metavar="N", help="The number of nodes.")] = None,
-    name: Annotated[str, option("--name", help="A name to show instead of the command.")] = "",
-    single: Annotated[bool, option("--single", help="One process per node, not one per GPU.")] = False,
     wait: Annotated[
         bool,
         option("-F", "--follow", "--wait", help="Show the output until the end, exit with the job's exit code."),
     ] = False,
     dry_run: Annotated[bool, option("--dry-run", help="Print what would be submitted, submit nothing.")] = False,
-    elastic: Annotated[
-        str | None,
-        option("--elastic", metavar="MIN:MAX", help="Let the number of nodes change while the job runs."),
-    ] = None,
-    hold: Annotated[
-        str | None,
-        option(
-            "--hold", metavar="TIME", help="Run no command; keep the job open for your shells at least this long (4h)."
-        ),
-    ] = None,
-    init: Annotated[bool, option("--init", help="First pack and upload the current code.")] = False,
-    code: Annotated[
-        str | None,
-        option("--code", metavar="DIGEST", help="Run the code with this digest instead of that of the last init."),
-    ] = None,
-    trust_code: Annotated[
-        str | None,
-        option(
-            "--trust-code",
-            metavar="DIGEST",
-            help="Trust the code with this digest, and run it in this job and later ones.",
-        ),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        option("--env", metavar="NAME=VALUE", help="Set a variable of the job; NAME alone: as it is here."),
-    ] = None,
-    gpus: Annotated[int | None, option("--gpus", min=0, metavar="N", help="The same as -n before submit.")] = None,
-    image: Annotated[str | None, option("--image", help="Run in this docker image.")] = None,
-    mem: Annotated[
-        str | None, option("--mem", metavar="SIZE", help="Slurm, Kubernetes: the memory of each node, 64G.")
-    ] = None,
-    cpus_per_task: Annotated[
-        int | None,
-        option("--cpus-per-task", min=1, metavar="N", help="Slurm, Kubernetes: the CPUs of each process."),
-    ] = None,
-    after: Annotated[
-        str | None, option("--after", metavar="ID", help="Slurm, local: begin when that job has completed.")
-    ] = None,
-    array: Annotated[str | None, option("--array", help="Slurm: run it once per number, 0-9%2.")] = None,
-    partition: Annotated[str | None, option("--partition", help="Slurm: the partition.")] = None,
-    qos: Annotated[str | None, option("--qos", help="Slurm: the quality of service.")] = None,
-    time: Annotated[str | None, option("--time", help="Slurm: the time limit, 2-12:00:00.")] = None,
-    gres: Annotated[str | None, option("--gres", help="Slurm: generic resources, gpu:a100:4.")] = None,
     file: Annotated[
         Path | None, option("--file", metavar="JOB", help="Run a job file of Azure Batch AI instead of CMD.")
     ] = None,
@@ -176,21 +124,17 @@ def submit(
       blobsync submit --elastic 1:4 -- torchrun train.py  then: scale ID 3
       blobsync -c uni submit --file job.json --cluster-file cluster.json
     """
-    asked: SubmitKeywords = {"nodes": nodes, "name": name, "multi_process": False if single else None, "init": init}
-    asked |= {"elastic": elastic, "hold": hold, "array": array, "partition": partition}
-    asked |= {"qos": qos, "time": time, "gres": gres, "code": code or "", "trust_code": trust_code or ""}
-    asked |= {"env": read_pairs(env or (), session.environ), "image": image, "mem": mem, "after": after}
-    asked |= {"cpus_per_task": cpus_per_task, "num_gpu": _gpus(session, gpus)}
+    asked["env"] = read_pairs(asked.get("env") or (), session.environ)
+    _demand_one_number(session, asked.get("num_gpu"))
     choice = choose(session, asked)
     words, jobs = _of_file(session, cmd, file, cluster_file, asked)
     return with_choice(_submitted(session, jobs, words, asked, dry_run=dry_run, wait=wait), choice)
 
 
-def _gpus(session: Session, gpus: int | None) -> int | None:
-    """What ``--gpus`` asks for; ``-n`` is among the changes of the cluster file."""
+def _demand_one_number(session: Session, gpus: int | None) -> None:
+    """``-n`` is among the changes of the cluster file, where ``--gpus`` would win."""
     if gpus is not None and session.num_gpu not in (None, gpus):
         raise UsageError(f"-n {session.num_gpu} and --gpus {gpus} are two numbers", hint="use only one of them")
-    return gpus
 
 
 def _submitted(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from blobsync.base.errors import UsageError
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.patterns import pattern
-from blobsync.cli.copy import EndpointOption, Far, NoSignOption, SourceOption
+from blobsync.cli.copy import Far
 from blobsync.cli.output import Result
 from blobsync.cli.session import Commands, OptionalPaths, PathsArgument, Session, command, option
 from blobsync.store.sas import LINK, LINK_LIFETIME, READ_BLOB
@@ -36,14 +36,12 @@ def register(app: Commands) -> None:
 
 def ls(
     session: Session,
+    far: Far,
     paths: OptionalPaths = None,
     recursive: Annotated[bool, option("-r", "--recursive", help="List everything below.")] = False,
     long: Annotated[bool, option("-l", "--long", help="Show size, time and tier.")] = False,
     sizes: Annotated[bool, option("--du", help="Show the blobs and bytes below each folder.")] = False,
     jsonl: Annotated[bool, option("--jsonl", help="Print one JSON object per line.")] = False,
-    source: SourceOption = None,
-    endpoint_url: EndpointOption = None,
-    no_sign_request: NoSignOption = False,
 ) -> Result:
     """List blobs; without a PATH, the folder entries of the cluster.
 
@@ -58,7 +56,7 @@ def ls(
     """
     if jsonl and session.json:
         raise UsageError("--json and --jsonl cannot be combined")
-    project = Far(source, endpoint_url, no_sign_request).of(session.project(), paths or [], looks=True)
+    project = far.of(session.project(), paths or [], looks=True)
     if not paths:
         return _usages(project, list(project.cluster.prefixes)) if sizes else _folders(project, jsonl=jsonl)
     if sizes:

@@ -27,6 +27,7 @@ from blobsync.base.errors import (
     UntrustedStateError,
     UsageError,
 )
+from blobsync.base.options import DeclaredOption, options_of
 from blobsync.cli.output import QuietListener, Result
 
 if TYPE_CHECKING:
@@ -295,21 +296,13 @@ def interrupted_looking() -> CommandInterruptedError:
     return CommandInterruptedError("interrupted: nothing was changed")
 
 
-class Bundle(NamedTuple):
-    """Options that several commands share; ``build`` converts them to one value, passed as ``name``."""
-
-    name: str
-    rows: tuple[OptionRow, ...]
-    build: Callable[..., Any]
-
-
 class Command:
-    """A command: ``function(session, ...) -> Result`` with the options that are declared elsewhere."""
+    """A command: ``function(session, ...) -> Result``, with the options that its annotations declare."""
 
     def __init__(
         self,
+        name: str,
         function: CommandFunction,
-        bundle: Bundle | None,
         globals_after: tuple[OptionRow, ...],
         *,
         looks: bool,
@@ -317,17 +310,25 @@ class Command:
     ) -> None:
         self.doc = function.__doc__
         self.ends_with_a_command = ends_with_a_command
+        self._name = name
         self._declares = function
         self._function = _only_looking(function) if looks else function
-        self._bundle = bundle
-        self._shared = bundle.rows if bundle else ()
         self._globals = globals_after
 
     @cached_property
+    def _own(self) -> tuple[OptionRow, ...]:
+        return tuple(_own_rows(self._declares))
+
+    @cached_property
+    def _groups(self) -> Mapping[str, OptionGroup]:
+        """The parameters that stand for several options, by their names."""
+        return {name: OptionGroup(kind, self._name) for name, kind, _ in self._own if not _is_one_option(kind)}
+
+    @cached_property
     def rows(self) -> tuple[OptionRow, ...]:
-        """All parameters: the function's own, those of the bundle, and the global options."""
-        own = [row for row in _own_rows(self._declares) if not (self._bundle and row[0] == self._bundle.name)]
-        return (*own, *self._shared, *self._globals)
+        """All parameters: the function's own, those of its groups, and the global options."""
+        own = [row for row in self._own if row[0] not in self._groups]
+        return (*own, *(row for group in self._groups.values() for row in group.rows), *self._globals)
 
     def run(self, session: Session, values: dict[str, Any]) -> Result:
         """Run it with the values of its parameters."""
@@ -336,12 +337,57 @@ class Command:
         if any(path.startswith("/") for path in values.get("paths") or ()):
             values["paths"] = _inside_project(values["paths"])
         try:
-            if self._bundle:
-                shared = {name: values.pop(name) for name, _, _ in self._shared}
-                values[self._bundle.name] = self._bundle.build(**shared)
+            for name, group in self._groups.items():
+                values[name] = group.build({row[0]: values.pop(row[0]) for row in group.rows})
             return _asking(session, lambda: self._function(session, **values))
         except KeyboardInterrupt as stop:
             raise interrupted(stop) from stop
+
+
+class OptionGroup:
+    """The options that the fields of one class declare, as ``command`` has them; together they make one value.
+
+    ``kind`` is the class, or an ``Annotated`` of it with the function that makes the value of what was typed.
+    """
+
+    def __init__(self, kind: Any, command: str) -> None:
+        owner, self._make = get_args(kind) or (kind, kind)
+        declared = options_of(owner).items()
+        self._options = {name: one for name, one in declared if command in (one.about.commands or (command,))}
+
+    @property
+    def rows(self) -> tuple[OptionRow, ...]:
+        """The options as parameters of the command."""
+        return tuple(_row(name, one) for name, one in self._options.items())
+
+    def build(self, values: Mapping[str, Any]) -> Any:
+        """The value of these options; what is not given has the class's own default."""
+        given = {name: value for name, value in values.items() if value is not None and value is not False}
+        for name in given:
+            if self._options[name].is_flag:
+                given[name] = self._options[name].about.sets
+        return self._make(**given)
+
+
+def _is_one_option(kind: Any) -> bool:
+    return any(isinstance(part, Declared) for part in get_args(kind))
+
+
+# As users call the platforms.
+_PLATFORMS = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
+
+
+def _row(name: str, one: DeclaredOption) -> OptionRow:
+    about = one.about
+    kind: Any = list[str] if about.repeated else bool if one.is_flag else str if one.choices else one.kind
+    default = False if one.is_flag else None if about.repeated else one.default
+    said = f"{about.help.rstrip('.')}, such as {about.example}." if about.example else about.help
+    if about.platforms:
+        said = f"{', '.join(_PLATFORMS.get(each, each) for each in about.platforms)}: {said[0].lower()}{said[1:]}"
+    settings: dict[str, Any] = {"help": said, "metavar": about.metavar or "|".join(one.choices) or None}
+    if about.least is not None:
+        settings["min"] = about.least
+    return name, Annotated[kind if default is not None else kind | None, option(one.flag, **settings)], default
 
 
 class Commands:
@@ -370,7 +416,6 @@ def command(
     app: Commands,
     name: str,
     *,
-    bundle: Bundle | None = None,
     looks: bool = False,
     takes: Collection[str] = ONE_CLUSTER,
     ends_with_a_command: bool = False,
@@ -385,7 +430,7 @@ def command(
 
     def register(function: CommandFunction) -> CommandFunction:
         after = () if ends_with_a_command else _rows(takes)
-        app.commands[name] = Command(function, bundle, after, looks=looks, ends_with_a_command=ends_with_a_command)
+        app.commands[name] = Command(name, function, after, looks=looks, ends_with_a_command=ends_with_a_command)
         return function
 
     return register

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from blobsync.jobs.outputs import CopiedOutputs, JobOutputs
     from blobsync.jobs.submit import Submitted
     from blobsync.jobspec.code_choice import ChooseCode, ProjectOpener
-    from blobsync.jobspec.describe import SubmitKeywords, SubmitRequest
+    from blobsync.jobspec.describe import SubmitRequest
+    from blobsync.jobspec.submit_options import SubmitKeywords
 
 # A command: words, never split again; one text alone is a line for the shell.
 Command = str | Sequence[str | os.PathLike[str]]
@@ -239,27 +240,17 @@ class JobService(JobQueries):
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _asked(self, command: Command, keywords: SubmitKeywords) -> tuple[Cluster, SubmitRequest]:
-        from blobsync.jobspec.describe import SLURM_OPTIONS, SubmitKeywords, SubmitRequest, shape_of
-        from blobsync.jobspec.option_keys import changed_keys
+        from blobsync.jobspec.describe import SubmitRequest, shape_of
+        from blobsync.jobspec.submit_options import SUBMIT_OPTIONS, SubmitKeywords, changed_keys
 
         unknown = keywords.keys() - SubmitKeywords.__annotations__.keys()
         if unknown:
             raise TypeError(f"submit has no option {min(unknown)!r}")
-        for name, least in (("num_gpu", 0), ("nodes", 1)):
-            value = keywords.get(name)
-            if isinstance(value, int) and value < least:
+        for name, one in SUBMIT_OPTIONS.items():
+            value, least = keywords.get(name), one.about.least
+            if isinstance(value, int) and least is not None and value < least:
                 raise UsageError(f"{name} {value}: at least {least}")
-        options = {name: text for name, text in keywords.items() if name in SLURM_OPTIONS and text}
-        request = SubmitRequest(
-            _words(command),
-            keywords.get("num_gpu"),
-            keywords.get("nodes"),
-            keywords.get("name", ""),
-            keywords.get("multi_process"),
-            options,
-            elastic=keywords.get("elastic") or "",
-            hold=keywords.get("hold") or "",
-        )
+        request = SubmitRequest.of(_words(command), keywords)
         cluster = self._changed(self._cluster(), keywords.get("param") or {})
         shape = shape_of(cluster, request) if keywords.get("cpus_per_task") else None
         processes = max(shape.procs_per_node, shape.workers_per_node) if shape else 1
@@ -270,7 +261,7 @@ class JobService(JobQueries):
     def _changed(self, cluster: Cluster, changes: Mapping[str, Any]) -> Cluster:
         """The cluster with these keys changed, beside those of ``-p``. Raises ``ConfigError``."""
         from blobsync.config.loader import reload_cluster
-        from blobsync.jobspec.option_keys import merged
+        from blobsync.jobspec.submit_options import merged
 
         if not changes or cluster.written is None:
             return cluster
@@ -280,7 +271,7 @@ class JobService(JobQueries):
     def _first(self, cluster: Cluster, job: JobName) -> JobRef | None:
         """The job that has to complete before one on ``cluster``; None: it has. Raises ``UsageError``."""
         from blobsync.jobs.home import home_of
-        from blobsync.jobspec.describe import ORDERING
+        from blobsync.jobspec.submit_options import ORDERING
 
         record = self.get(job)
         id, state = record.run_id, record.state

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 from blobsync.ancestors.batchai_runtime import plain_options
 from blobsync.ancestors.philly import gone_platform, philly_variables
@@ -18,6 +18,7 @@ from blobsync.jobspec.containers import OPTION as CONTAINER
 from blobsync.jobspec.elastic import Bounds, GivenBounds, find_bounds
 from blobsync.jobspec.hold import WAITING, duration_seconds, hold_seconds
 from blobsync.jobspec.spec import OWN_OUTPUT, SERVICES, CodeRef, FolderLink, JobOptions, JobRef, JobSpec, LogMirror
+from blobsync.jobspec.submit_options import ORDERING, SLURM_OPTIONS, SubmitKeywords
 from blobsync.jobspec.topology import JobShape, Size, find_shape
 
 # An image's address or file for docker and Apptainer; other first characters could make it an option.
@@ -28,45 +29,6 @@ _FOR_NODES = ("work_dir", "command_prefix", "sleep_if_fail", "sleep_if_succeed")
 
 # Where quotes may mean something else: here-documents, substitutions, and a # inside a word, which starts no comment.
 _NOT_PLAIN = re.compile(r"<<|\$['({]|`|[^\s;&|()]#")
-
-# Options of ``submit`` for Slurm only.
-SLURM_OPTIONS = ("array", "partition", "qos", "time", "gres")
-
-
-class SubmitKeywords(TypedDict, total=False):
-    """The options of a submission besides its command; the cluster file gives the others.
-
-    ``num_gpu``: GPUs in all, 0 for none. ``nodes``: machines. ``name`` is shown instead of the command.
-    ``multi_process``: one process per GPU, or one per node. ``init`` packs and uploads the code first; ``code`` is
-    the digest of the code to run, ``trust_code`` one that jobs of the project may run from now on. ``elastic`` are the
-    bounds of a job that may change its number of nodes (``1:4``). ``hold`` is how long an interactive job, whose
-    command is ``ssh`` or empty, waits for you (``4h``). ``after`` is the id of a job that has to complete first, on
-    Slurm and on this machine. ``env`` are variables, ``image`` is the docker image. ``mem`` is the memory of a node
-    (``64G``), ``cpus_per_task`` the number of CPUs of each process, on Slurm and Kubernetes. ``param`` are other keys
-    of the cluster file, as for ``-p``. The others are Slurm's: ``array`` (``0-9%2``), ``partition``, ``qos``,
-    ``time`` (``2-12:00:00``), ``gres`` (``gpu:a100:4``).
-    """
-
-    num_gpu: int | None
-    nodes: int | None
-    name: str
-    multi_process: bool | None
-    init: bool
-    code: str
-    trust_code: str
-    elastic: str | None
-    hold: str | None
-    after: str | None
-    env: Mapping[str, str] | None
-    image: str | None
-    mem: str | None
-    cpus_per_task: int | None
-    param: Mapping[str, Any] | None
-    array: str | None
-    partition: str | None
-    qos: str | None
-    time: str | None
-    gres: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +48,19 @@ class SubmitRequest:
     hold: str = ""
     after: JobRef | None = None
 
-
-# Platforms that start a job after another one.
-ORDERING = LINKING
+    @classmethod
+    def of(cls, argv: Sequence[str], words: SubmitKeywords) -> SubmitRequest:
+        """The request of these options, without the job that comes first, which the history knows."""
+        return cls(
+            tuple(argv),
+            words.get("num_gpu"),
+            words.get("nodes"),
+            words.get("name", ""),
+            words.get("multi_process"),
+            {name: text for name in SLURM_OPTIONS if (text := words.get(name))},
+            elastic=words.get("elastic") or "",
+            hold=words.get("hold") or "",
+        )
 
 
 def demand_platform(cluster: Cluster) -> None:

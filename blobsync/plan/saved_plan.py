@@ -6,32 +6,32 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from blobsync.base.errors import LocalFileError, PlanFileError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.patterns import pattern
 from blobsync.base.plain_json import parse_json
 from blobsync.base.redaction import redact_each
-from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferOptions
 from blobsync.plan.transfer_plan import Direction, PlanPart, TransferPlan, plan_record, verb
 
 VERSION = 1
 
 # The check for the JSON value of an option of this type.
-_FORMS: Mapping[str, Callable[[object], bool]] = {
-    "bool": lambda value: isinstance(value, bool),
-    "int | None": lambda value: value is None or (_is_number(value) and isinstance(value, int)),
-    "int": lambda value: _is_number(value) and isinstance(value, int),
-    "float": lambda value: _is_number(value),
-    "float | None": lambda value: value is None or (_is_number(value) and value != 0),
-    "EngineName | None": lambda value: value is None or isinstance(value, str),
-    "Keep | None": lambda value: value is None or isinstance(value, str),
-    "Links": lambda value: isinstance(value, str),
-    "str | None": lambda value: value is None or isinstance(value, str),
-    "tuple[str, ...]": lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+_FORMS: Mapping[Any, Callable[[object], bool]] = {
+    bool: lambda value: isinstance(value, bool),
+    int | None: lambda value: value is None or (_is_number(value) and isinstance(value, int)),
+    int: lambda value: _is_number(value) and isinstance(value, int),
+    float: lambda value: _is_number(value),
+    float | None: lambda value: value is None or (_is_number(value) and value != 0),
+    EngineName | None: lambda value: value is None or isinstance(value, str),
+    Keep | None: lambda value: value is None or isinstance(value, str),
+    Links: lambda value: isinstance(value, str),
+    str | None: lambda value: value is None or isinstance(value, str),
+    tuple[str, ...]: lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
 }
 
 
@@ -199,12 +199,12 @@ def _sequence(value: object) -> list[object]:
 def _options(value: object) -> TransferOptions:
     if not isinstance(value, dict):
         raise TypeError("options are missing")
-    known = {each.name for each in fields(TransferOptions)}
-    if unknown := set(value) - known:
+    known = get_type_hints(TransferOptions)
+    if unknown := set(value) - known.keys():
         raise ValueError(f"unknown options {', '.join(sorted(unknown))}")
-    for each in fields(TransferOptions):
-        if each.name in value and not _FORMS[str(each.type)](value[each.name]):
-            raise ValueError(f"{each.name} has an invalid value")
+    for name, kind in known.items():
+        if name in value and not _FORMS[kind](value[name]):
+            raise ValueError(f"{name} has an invalid value")
     words: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
     return TransferOptions(**words)
 

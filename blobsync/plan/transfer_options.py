@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_args
+from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from blobsync.base.errors import UsageError
+from blobsync.base.options import Option
 from blobsync.base.patterns import pattern
 
 EngineName = Literal["auto", "azcopy", "direct", "relay"]
@@ -27,46 +28,49 @@ NO_LIMIT = 10**12
 _MOST_PROCESSES = 64
 # More were never tried; Slurm allows 65,536 (https://slurm.schedmd.com/faq.html).
 _MOST_NODES = 1024
+# The commands that have an option.
+_UP, _DOWN = ("u", "plan"), ("d", "plan")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TransferOptions:
     """The options of a transfer; the defaults are the commands' defaults.
 
-    ``engine``: ``auto``, ``azcopy``, ``direct`` or ``relay``; None is what ``BLOBSYNC_ENGINE`` says, or else the
-    cluster file's ``engine:``, or else ``auto``. ``keep``: ``local``, ``remote`` or ``both``, for files that changed on
-    both sides: both ends get this version (in a copy between blobs ``local`` means the source, which is only read).
-    ``links``: ``follow``, ``skip`` or ``error``. ``include`` and ``exclude`` are gitignore-style patterns on paths
-    below each PATH. ``compare_content`` reads blobs without MD5 to compare them. ``cap_mbps``: megabits (10^6) a
-    second. ``relay`` lets refused copies go through this machine. ``max_delete_*`` guard ``mirror``; if both have their
-    defaults, the share counts only if the destination has 20 files or more. ``from_path`` is the source's path if it
-    differs. ``receipt`` uploads the receipt beside the data. ``all_entries`` means a PATH for each folder entry; one
-    that is not at the source is skipped. ``processes`` is how many the direct engine uses; None: as many as are worth
-    it. ``nodes`` of the cluster carry out the transfer (None: this machine); with ``detach`` on their own. ``force``
-    downloads what fits if the disk has too little free space. ``incomplete`` downloads half a checkpoint, too.
+    ``engine``: None is what ``BLOBSYNC_ENGINE`` says, or else the cluster file's ``engine:``, or else ``auto``. With
+    ``keep`` both ends get this version; in a copy between blobs ``local`` means the source, which is only read.
+    ``max_delete_*`` guard ``mirror``; if both have their defaults, the share counts only if the destination has 20
+    files or more. With ``all_entries`` an entry that is not at the source is skipped. ``nodes``: None is this machine.
     ``wildcards``: a PATH that is not at the source may be a pattern with ``*``, ``?`` and ``[ab]``.
     """
 
-    engine: EngineName | None = None
-    mirror: bool = False
-    max_delete_files: int = 1000
+    engine: Annotated[EngineName | None, Option("How the bytes move. [BLOBSYNC_ENGINE, cluster file, auto]")] = None
+    mirror: Annotated[bool, Option("Also delete what the source does not have, after asking.")] = False
+    max_delete_files: Annotated[
+        int, Option("Limit for --mirror: files, or a percentage. [1000 and 10%]", "N|P%", "--max-delete", repeated=True)
+    ] = 1000
     max_delete_percent: float = 10.0
-    overwrite: bool = False
-    keep: Keep | None = None
-    links: Links = "follow"
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    compare_content: bool = False
-    cap_mbps: float | None = None
-    relay: bool = False
-    from_path: str | None = None
-    receipt: bool = False
-    all_entries: bool = False
-    processes: int | None = None
-    nodes: int | None = None
-    detach: bool = False
-    force: bool = False
-    incomplete: bool = False
+    overwrite: Annotated[bool, Option("Replace all files that differ at the destination.")] = False
+    keep: Annotated[Keep | None, Option("Which version to keep of files that changed on both sides.")] = None
+    links: Annotated[Links, Option("What to do with symlinks.")] = "follow"
+    include: Annotated[
+        tuple[str, ...], Option("Move only files that match, as in .gitignore; repeatable.", "PATTERN", repeated=True)
+    ] = ()
+    exclude: Annotated[
+        tuple[str, ...], Option("Leave out files that match, as in .gitignore; repeatable.", "PATTERN", repeated=True)
+    ] = ()
+    compare_content: Annotated[bool, Option("Compare the content of blobs that have no MD5.")] = False
+    cap_mbps: Annotated[float | None, Option("Use at most N megabits (10^6) per second.", "N")] = None
+    relay: Annotated[bool, Option("Copy through this machine if the service refuses to copy.", commands=_UP)] = False
+    from_path: Annotated[str | None, Option("The source, where its path differs.", "PATH")] = None
+    receipt: Annotated[bool, Option("Also save the receipt, as PATH.receipts/TIME.json.", commands=_UP)] = False
+    all_entries: Annotated[bool, Option("All folder entries, in place of PATHs.", name="--all")] = False
+    processes: Annotated[int | None, Option("Processes of the direct engine. [as many as are worth it]", "N")] = None
+    nodes: Annotated[int | None, Option("Let N nodes of the cluster move the files, as a job.", "N")] = None
+    detach: Annotated[bool, Option("With --nodes: print the job's id, and do not wait for it.")] = False
+    force: Annotated[
+        bool, Option("Write here what fits, even if the disk has too little free space; for u with --keep.")
+    ] = False
+    incomplete: Annotated[bool, Option("Download a checkpoint that is not complete, too.", commands=_DOWN)] = False
     wildcards: bool = False
 
     def __repr__(self) -> str:

@@ -12,7 +12,8 @@ import pytest
 from blobsync.base.errors import StorageUnreachableError
 from blobsync.cli import completion
 from blobsync.cli.command_tree import completed_by
-from blobsync.cli.copy import TRANSFER_OPTIONS
+from blobsync.cli.copy import TransferWords
+from blobsync.cli.session import OptionGroup
 from blobsync.config.loader import load_cluster
 from blobsync.project.completion_names import names_below
 from tests.e2e.world import wait_until
@@ -103,7 +104,7 @@ def test_saved_plans_are_told_from_other_files(tmp_path: Path) -> None:
 
 
 def test_values_of_an_option_come_from_its_metavar() -> None:
-    complete = {name: completed_by(*get_args(kind)) for name, kind, _ in TRANSFER_OPTIONS.rows}
+    complete = {name: completed_by(*get_args(kind)) for name, kind, _ in OptionGroup(TransferWords, "plan").rows}
     assert complete["keep"] and complete["keep"](NO_CONTEXT, "") == [("local", ""), ("remote", ""), ("both", "")]
     assert complete["cap_mbps"] is None
     assert complete["from_path"] is not None

@@ -23,8 +23,8 @@ from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.home import home_of
-from blobsync.jobspec.describe import SubmitKeywords
 from blobsync.jobspec.spec import JobRef, RunInfo, State
+from blobsync.jobspec.submit_options import SubmitKeywords
 from blobsync.project.api import Project
 from blobsync.project.jobs import Jobs
 from blobsync.project.open_jobs import open_jobs

@@ -11,7 +11,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from blobsync.base.errors import PlanFileError
-from blobsync.cli.copy import TRANSFER_OPTIONS
+from blobsync.cli.copy import TransferWords
+from blobsync.cli.session import OptionGroup
 from blobsync.plan.saved_plan import load, save
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, EngineChoice, Route, TransferPlan
@@ -58,7 +59,7 @@ def test_every_option_survives_saving(name: str, value: Any, tmp_path: Path) -> 
 
 # What a command line can say of each option of `u`, `d` and `plan`, as typer passes it on.
 _WORDS: dict[str, list[Any]] = {
-    "max_delete": [["25%"], ["3"], ["3", "50%"], ["0"], ["250%"], ["9" * 200], ["9" * 300 + "%"]],
+    "max_delete_files": [["25%"], ["3"], ["3", "50%"], ["0"], ["250%"], ["9" * 200], ["9" * 300 + "%"]],
     "engine": ["azcopy", "relay"],
     "keep": ["both"],
     "links": ["skip"],
@@ -69,14 +70,15 @@ _WORDS: dict[str, list[Any]] = {
     "processes": [4],
     "nodes": [2],
 }
-_DEFAULTS = {name: default for name, _, default in TRANSFER_OPTIONS.rows}
+_PLAN = OptionGroup(TransferWords, "plan")
+_DEFAULTS = {name: default for name, _, default in _PLAN.rows}
 _COMMANDS = [(name, word) for name, default in _DEFAULTS.items() for word in _WORDS.get(name, [default is False])]
 
 
 @pytest.mark.parametrize(("name", "word"), _COMMANDS, ids=[f"{name}={word!r}"[:40] for name, word in _COMMANDS])
 def test_every_option_of_a_command_line_survives_saving(name: str, word: Any, tmp_path: Path) -> None:
-    options = TRANSFER_OPTIONS.build(**{**_DEFAULTS, name: word})
-    assert options != TRANSFER_OPTIONS.build(**_DEFAULTS), "the case has to differ from the default"
+    options = _PLAN.build({**_DEFAULTS, name: word})
+    assert options != _PLAN.build(_DEFAULTS), "the case has to differ from the default"
     assert _saved(options, tmp_path / "plan.json") == options
 
 

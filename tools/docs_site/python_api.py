@@ -205,18 +205,26 @@ class Writer:
 
     def _fields(self, each: PublicName) -> list[str]:
         rows = [
-            (f"`{ast.unparse(item.target)}`", f"`{ast.unparse(item.annotation)}`", _default(item))
+            (
+                f"`{ast.unparse(item.target)}`",
+                f"`{ast.unparse(_declared(item)[0])}`",
+                _default(item),
+                _declared(item)[1],
+            )
             for _, owner in self._owned(each)
             for item in owner.body
             if isinstance(item, ast.AnnAssign) and not ast.unparse(item.target).startswith("_")
             if not ast.unparse(item.annotation).startswith("ClassVar")
+            for kind, said in [_declared(item)]
         ]
         enums = issubclass(each.value, (enum.Enum, blobsync.BlobsyncError))
         if not rows or enums:
             return []
         items = [item for _, owner in self._owned(each) for item in owner.body if isinstance(item, ast.AnnAssign)]
         types = self._types(each, ast.Module(body=list(items), type_ignores=[]))
-        return [*table(("field", "type", "default"), rows), "", *types]
+        heads = ("field", "type", "default", "as an option")
+        shown = 4 if any(row[3] for row in rows) else 3
+        return [*table(heads[:shown], [row[:shown] for row in rows]), "", *types]
 
     def _functions(self, each: PublicName) -> Iterator[tuple[str, Any]]:
         seen: set[str] = set()
@@ -257,6 +265,14 @@ def _assigned(each: PublicName) -> str:
     assert isinstance(node, (ast.Assign, ast.AnnAssign))
     assert node.value is not None
     return ast.unparse(node.value)
+
+
+def _declared(item: ast.AnnAssign) -> tuple[ast.expr, str]:
+    """The type of a field, and what is said of the option that sets it."""
+    match item.annotation:
+        case ast.Subscript(ast.Name("Annotated"), ast.Tuple([kind, ast.Call(args=[ast.Constant(str(said)), *_])])):
+            return kind, said
+    return item.annotation, ""
 
 
 def _default(item: ast.AnnAssign) -> str:

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from blobsync.config.job_keys import ONLY_ON, OUTRANKED
 from blobsync.config.known_keys import CLUSTER, PLATFORMS, Key, Kind
 from blobsync.config.model import AML_PLATFORMS, Cluster
-from blobsync.jobspec.describe import ORDERING
-from blobsync.jobspec.elastic import FIXED_SIZE
+from blobsync.jobspec.submit_options import SUBMIT_OPTIONS
 
 
 class FieldEntry(enum.Enum):
@@ -66,8 +65,17 @@ class FieldGroup(NamedTuple):
 
 WHAT, SIZE, WHERE, SURROUNDINGS, MORE = "Command", "Size", "Resources", "Environment", "More"
 GROUPS = (WHAT, SIZE, WHERE, SURROUNDINGS, MORE)
-_SLURM = ("slurm",)
-_ELASTIC = tuple(name for name in PLATFORMS if name not in FIXED_SIZE)
+
+
+def _option(name: str, label: str, group: str, *, option: str = "", help: str = "") -> FormField:
+    """The field of an option of ``submit``, as that is declared."""
+    option = option or name
+    one, about = SUBMIT_OPTIONS[option], SUBMIT_OPTIONS[option].about
+    entry = FieldEntry.FLAG if one.is_flag else FieldEntry.NUMBER if about.least is not None else FieldEntry.LINE
+    choices = ("yes",) if one.is_flag else ()
+    said, shown = help or about.help, about.example
+    return FormField(name, label, group, entry, "", option, said, shown, about.platforms, choices)
+
 
 FIELDS: tuple[FormField, ...] = (
     FormField(
@@ -79,44 +87,28 @@ FIELDS: tuple[FormField, ...] = (
         example="python train.py --data voc20",
         help="A program with its arguments, or a shell line: make && ./run.sh",
     ),
-    FormField("name", "Name", WHAT, option="name", help="Shown instead of the command."),
+    _option("name", "Name", WHAT),
     FormField("num_gpu", "GPUs", SIZE, FieldEntry.NUMBER, key="num_gpu", help="In total. 0 for a job without GPUs."),
-    FormField("nodes", "Nodes", SIZE, FieldEntry.NUMBER, option="nodes"),
-    FormField(
-        "single",
-        "One process per node",
-        SIZE,
-        FieldEntry.FLAG,
-        option="multi_process",
-        help="Instead of one per GPU.",
-        choices=("yes",),
-    ),
-    FormField(
-        "elastic",
-        "Elastic range",
-        SIZE,
-        option="elastic",
-        example="1:4",
-        only=_ELASTIC,
-        help="The number of nodes may change while it runs.",
-    ),
+    _option("nodes", "Nodes", SIZE),
+    _option("single", "One process per node", SIZE, option="multi_process", help="Instead of one per GPU."),
+    _option("elastic", "Elastic range", SIZE),
     FormField("compute_target", "Compute", WHERE, key="compute_target", only=AML_PLATFORMS),
     FormField("instance_type", "Instance type", WHERE, key="instance_type", example="Standard_NC24rs_v3"),
     FormField("sla_tier", "SLA tier", WHERE, key="sla_tier", example="Standard"),
     FormField("priority", "Priority", WHERE, key="priority", example="200"),
     FormField("preemption_allowed", "May be preempted", WHERE, FieldEntry.FLAG, key="preemption_allowed"),
-    FormField("partition", "Partition", WHERE, option="partition", only=_SLURM),
-    FormField("qos", "Quality of service", WHERE, option="qos", only=_SLURM),
-    FormField("gres", "Generic resources", WHERE, option="gres", example="gpu:a100:4", only=_SLURM),
-    FormField("array", "Array", WHERE, option="array", example="0-9%2", only=_SLURM, help="Run it once per number."),
+    _option("partition", "Partition", WHERE),
+    _option("qos", "Quality of service", WHERE),
+    _option("gres", "Generic resources", WHERE),
+    _option("array", "Array", WHERE),
     FormField("queue", "Queue", WHERE, key="kubernetes.queue"),
     FormField("priority_class", "Priority class", WHERE, key="kubernetes.priority_class"),
     FormField("cpu", "CPUs of a pod", WHERE, key="kubernetes.cpu", example="8"),
     FormField("memory", "Memory of a pod", WHERE, key="kubernetes.memory", example="64Gi"),
     FormField("mem", "Memory of a node", WHERE, key="slurm.mem", example="64G"),
     FormField("cpus_per_task", "CPUs of a process", WHERE, FieldEntry.NUMBER, key="slurm.cpus_per_task", example="8"),
-    FormField("after", "After", WHERE, option="after", only=ORDERING, help="The job that has to complete first."),
-    FormField("time", "Time limit of Slurm", WHERE, option="time", example="2-12:00:00", only=_SLURM),
+    _option("after", "After", WHERE),
+    _option("time", "Time limit of Slurm", WHERE),
     FormField("timeout", "Time limit", WHERE, key="timeout", example="5h"),
     FormField(
         "retries", "Retries", WHERE, FieldEntry.NUMBER, key="retries", help="After a failure that looks temporary."
@@ -159,22 +151,8 @@ FIELDS: tuple[FormField, ...] = (
         example="*.ckpt",
         help="Patterns as in .gitignore, one per line, for Synchronize and Upload the code first.",
     ),
-    FormField(
-        "init",
-        "Upload the code first",
-        MORE,
-        FieldEntry.FLAG,
-        option="init",
-        choices=("yes",),
-        help="Runs blobsync init before it submits the job.",
-    ),
-    FormField(
-        "code",
-        "Code",
-        MORE,
-        option="code",
-        help="The digest of the code to run, where it is not that of your last init.",
-    ),
+    _option("init", "Upload the code first", MORE),
+    _option("code", "Code", MORE),
 )
 BY_NAME: Mapping[str, FormField] = {field.name: field for field in FIELDS}
 _CHECKPOINTS = "Checkpoints"

@@ -39,7 +39,6 @@ from blobsync.jobs.form.fields import (
 from blobsync.jobs.preflight import refusals
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.describe import (
-    SLURM_OPTIONS,
     SubmitRequest,
     demand_command,
     elastic_bounds,
@@ -47,10 +46,11 @@ from blobsync.jobspec.describe import (
     shape_of,
 )
 from blobsync.jobspec.spec import JobRef, JobSpec
+from blobsync.jobspec.submit_options import SLURM_OPTIONS, SUBMIT_OPTIONS
 from blobsync.local.ignore import parse_list
 
 if TYPE_CHECKING:
-    from blobsync.jobspec.describe import SubmitKeywords
+    from blobsync.jobspec.submit_options import SubmitKeywords
 
 
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
@@ -110,18 +110,9 @@ class AskedJob:
     @property
     def request(self) -> SubmitRequest:
         """The request for ``describe``; of a job that comes first, only that there is one is known."""
-        words = self.keywords
-        options = {name: text for name in SLURM_OPTIONS if (text := words.get(name))}
-        return SubmitRequest(
-            self.argv,
-            None,
-            words.get("nodes"),
-            words.get("name", ""),
-            words.get("multi_process"),
-            options,
-            elastic=words.get("elastic") or "",
-            after=JobRef(str(words["after"]), "1", "") if words.get("after") else None,
-        )
+        after = self.keywords.get("after")
+        request = SubmitRequest.of(self.argv, self.keywords)
+        return replace(request, after=JobRef(after, "1", "")) if after else request
 
     @property
     def command_line(self) -> tuple[str, ...]:
@@ -131,12 +122,11 @@ class AskedJob:
         words += ["-p", param_text(self.param)] if self.param else []
         words.append("submit")
         for name, value in self.keywords.items():
-            if name == "multi_process":
-                words += ["--single"] if value is False else []
-            elif name == "init":
-                words += ["--init"] if value else []
+            one = SUBMIT_OPTIONS[name]
+            if one.is_flag:
+                words += [one.flag] if value is one.about.sets else []
             elif value not in (None, ""):
-                words += [f"--{name.replace('_', '-')}", str(value)]
+                words += [one.flag, str(value)]
         return (*words, *(["--"] if self.argv[:1] and self.argv[0].startswith("-") else []), *self.argv)
 
 
@@ -207,7 +197,7 @@ class _Reader:
                 continue
             text = self._form.text(each.name)
             if each.entry is FieldEntry.FLAG:
-                found |= {each.option: each.option != "multi_process"} if text == "yes" else {}
+                found |= {each.option: SUBMIT_OPTIONS[each.option].about.sets} if text == "yes" else {}
             elif each.entry is FieldEntry.NUMBER:
                 found[each.option] = self._whole(each.name)
             else:

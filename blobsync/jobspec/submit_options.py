@@ -1,20 +1,64 @@
-"""Which keys of the cluster file the options of ``submit`` set for one job: ``--env``, ``--image``, ``--mem``,
-``--cpus-per-task``. Pure.
+"""The options of ``submit``: what they are called and mean, and which keys of the cluster file some of them set. Pure.
 
-They are merged into what ``-p`` changes, so that they are read, checked and recorded like the file itself.
+Those keys are merged into what ``-p`` changes, so that they are read, checked and recorded like the file itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, TypedDict
 
 from blobsync.base.errors import UsageError
+from blobsync.base.options import Option, options_of
+from blobsync.config.job_keys import LINKING
+from blobsync.config.known_keys import PLATFORMS
 from blobsync.config.model import AML_PLATFORMS, Cluster
+from blobsync.jobspec.elastic import FIXED_SIZE
 from blobsync.jobspec.spec import is_variable_name
 
-if TYPE_CHECKING:
-    from blobsync.jobspec.describe import SubmitKeywords
+# Platforms that start a job after another one.
+ORDERING = LINKING
+_SLURM = ("slurm",)
+_LIMITING = ("slurm", "kubernetes")
+_ELASTIC = tuple(name for name in PLATFORMS if name not in FIXED_SIZE)
+
+
+class SubmitKeywords(TypedDict, total=False):
+    """The options of a submission besides its command; the cluster file gives the others.
+
+    ``num_gpu``: GPUs in all, 0 for none. ``multi_process``: one process per GPU, or one per node. ``hold`` is for an
+    interactive job, whose command is ``ssh`` or empty. ``env`` are variables with their values. ``param`` are other
+    keys of the cluster file, as for ``-p``.
+    """
+
+    num_gpu: Annotated[int | None, Option("The same as -n before submit.", "N", "--gpus", least=0)]
+    nodes: Annotated[int | None, Option("The number of nodes.", "N", least=1)]
+    name: Annotated[str, Option("A name to show instead of the command.")]
+    multi_process: Annotated[bool | None, Option("One process per node, not per GPU.", name="--single", sets=False)]
+    init: Annotated[bool, Option("First pack and upload the current code.")]
+    code: Annotated[str, Option("The digest of the code to run, where it is not that of your last init.", "DIGEST")]
+    trust_code: Annotated[str, Option("Trust code with this digest, and run it in this job and later ones.", "DIGEST")]
+    elastic: Annotated[
+        str | None, Option("The number of nodes can change as it runs.", "MIN:MAX", platforms=_ELASTIC, example="1:4")
+    ]
+    hold: Annotated[str | None, Option("Run no command; stay open for your shells this long.", "TIME", example="4h")]
+    env: Annotated[
+        Mapping[str, str] | None, Option("Set a variable; NAME alone: as it is here.", "NAME=VALUE", repeated=True)
+    ]
+    image: Annotated[str | None, Option("Run in this docker image.")]
+    mem: Annotated[str | None, Option("The memory of each node.", "SIZE", platforms=_LIMITING, example="64G")]
+    cpus_per_task: Annotated[int | None, Option("The CPUs of each process.", "N", platforms=_LIMITING, least=1)]
+    after: Annotated[str | None, Option("Begin when that job has completed.", "ID", platforms=ORDERING)]
+    array: Annotated[str | None, Option("Run it once per number.", platforms=_SLURM, example="0-9%2")]
+    partition: Annotated[str | None, Option("The partition.", platforms=_SLURM)]
+    qos: Annotated[str | None, Option("The quality of service.", platforms=_SLURM)]
+    time: Annotated[str | None, Option("The time limit.", platforms=_SLURM, example="2-12:00:00")]
+    gres: Annotated[str | None, Option("Generic resources.", platforms=_SLURM, example="gpu:a100:4")]
+    param: Mapping[str, Any] | None
+
+
+SUBMIT_OPTIONS = options_of(SubmitKeywords)
+SLURM_OPTIONS = tuple(name for name, one in SUBMIT_OPTIONS.items() if one.about.platforms == _SLURM)
 
 # Where an option that limits a node's memory or CPUs has no meaning, and what has.
 _NO_LIMIT = {

@@ -9,7 +9,7 @@ import pytest
 
 from blobsync.base.errors import UsageError
 from blobsync.config.model import Cluster, Docker
-from blobsync.jobspec.option_keys import changed_keys, merged, read_pairs
+from blobsync.jobspec.submit_options import changed_keys, merged, read_pairs
 
 
 def make_cluster(platform: str = "slurm", **values: Any) -> Cluster:

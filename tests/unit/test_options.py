@@ -1,0 +1,54 @@
+"""What is declared of an option is what the command line has of it."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from blobsync.base.errors import UsageError
+from blobsync.cli.copy import Far, TransferWords
+from blobsync.cli.session import OptionGroup, OptionRow
+from blobsync.jobspec.submit_options import SubmitKeywords
+from blobsync.plan.transfer_options import TransferOptions
+
+
+def _rows(group: OptionGroup) -> dict[str, OptionRow]:
+    return {get_args(kind)[1].names[0]: (name, kind, default) for name, kind, default in group.rows}
+
+
+def test_a_command_has_the_options_that_are_valid_for_it() -> None:
+    up, down, both = (_rows(OptionGroup(TransferWords, name)).keys() for name in ("u", "d", "plan"))
+    assert (up - down, down - up) == ({"--relay", "--receipt"}, {"--incomplete"})
+    assert both == up | down
+
+
+def test_type_default_form_and_limit_are_those_of_the_field() -> None:
+    rows = _rows(OptionGroup(TransferWords, "u")) | _rows(OptionGroup(SubmitKeywords, "submit"))
+    for flag, kind, default, settings in (
+        ("--links", str, "follow", {"metavar": "follow|skip|error"}),
+        ("--keep", str | None, None, {"metavar": "local|remote|both"}),
+        ("--cap-mbps", float | None, None, {"metavar": "N"}),
+        ("--include", list[str] | None, None, {"metavar": "PATTERN"}),
+        ("--all", bool, False, {}),
+        ("--single", bool, False, {}),
+        ("--cpus-per-task", int | None, None, {"min": 1, "help": "Slurm, Kubernetes: the CPUs of each process."}),
+        ("--array", str | None, None, {"help": "Slurm: run it once per number, such as 0-9%2."}),
+    ):
+        _, annotation, has = rows[flag]
+        declared = get_args(annotation)[1]
+        assert (get_args(annotation)[0], has) == (kind, default), flag
+        assert settings.items() <= declared.settings.items(), flag
+
+
+def test_what_is_typed_becomes_one_value_and_the_rest_has_its_default() -> None:
+    submit = OptionGroup(SubmitKeywords, "submit")
+    not_given = {name: default for name, _, default in submit.rows}
+    assert submit.build(not_given) == {}
+    assert submit.build({**not_given, "multi_process": True, "num_gpu": 0}) == {"multi_process": False, "num_gpu": 0}
+    typed = {"max_delete_files": ["5"], "include": ["*.pt"], "mirror": True, "keep": None}
+    made = TransferOptions(include=("*.pt",), mirror=True, max_delete_files=5, max_delete_percent=100.0, wildcards=True)
+    assert OptionGroup(TransferWords, "u").build(typed) == made
+    with pytest.raises(UsageError, match="--max-delete x: neither"):
+        OptionGroup(TransferWords, "u").build({"max_delete_files": ["x"]})
+    assert OptionGroup(Far, "ls").build({"source": None, "no_sign_request": True}) == Far(no_sign_request=True)
