@@ -99,3 +99,20 @@ def test_the_ports_for_the_master_of_a_job_are_chosen_in_one_module() -> None:
             if 20_000 in numbers or re.search(r"\b20_?000\b", texts):
                 homes.add(module.name)
     assert homes == {"blobsync.jobspec.spec"}
+
+
+# Its handler may run before anything else is imported.
+_OWN_CODES = {"blobsync.base.errors", "blobsync.base.stopping"}
+# They travel to nodes alone, or their text does.
+_SENT = {*ALONE, "blobsync.backends.aml.start", "blobsync.node.spread"}
+
+
+def test_exit_codes_and_how_a_shell_says_a_signal_have_one_home() -> None:
+    found = set()
+    for module in modules():
+        for node in ast.walk(module.tree):
+            sums = isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub))
+            said = node.left if sums else node.value if isinstance(node, ast.Assign) else None  # type: ignore[attr-defined]
+            if isinstance(said, ast.Constant) and said.value in ((128,) if sums else (72, 73)):
+                found.add(module.name)
+    assert found - _SENT == _OWN_CODES, "name it in blobsync/base/errors.py"

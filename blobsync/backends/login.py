@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from blobsync.base.errors import (
+    KILLED_CODES,
     BackendUnavailableError,
     ConfigError,
     JobError,
     LostContactError,
     ProcessError,
     ProcessTimeoutError,
+    shell_code,
 )
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import Completed, ProcessRunner
@@ -39,8 +41,6 @@ _HOST = re.compile(r"(?:ssh://)?(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?\[?[A-Za-z0-9_
 _SSH_FAILED = 255
 _NO_PROGRAM = 127
 _SHOWN_CHARS = 300
-# A shell adds the number of the signal that ended a program to 128. The highest signal is 64.
-_KILLED = range(129, 128 + 65)
 # Slurm's programs end with 255, too, if they do not understand an option: over ssh that becomes 1.
 _IN_A_SHELL = ("sh", "-c", f'"$@"; code=$?; [ "$code" -ne {_SSH_FAILED} ] || code=1; exit "$code"', "sh")
 
@@ -99,8 +99,8 @@ class LoginNode:
                 f"cannot connect to {self._ssh}: {_last_line(done.stderr)}",
                 hint=f"this has to work without asking for a password: ssh {self._ssh} true",
             )
-        if done.returncode < 0 or done.returncode in _KILLED:
-            number = -done.returncode if done.returncode < 0 else done.returncode - 128
+        if (code := shell_code(done.returncode)) in KILLED_CODES:
+            number = KILLED_CODES.index(code) + 1
             raise LostContactError(f"{command[0]} was killed on {self.where} (signal {number})")
         if done.returncode == _NO_PROGRAM:
             raise BackendUnavailableError(f"{command[0]} is not on {self.where}: {_last_line(done.stderr)}")

@@ -96,6 +96,19 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130, "interrupted"
 
 
+# Of a job's node. It could not be prepared (code, folders, setup commands); the user's program did not run.
+SETUP_FAILED_EXIT = 72
+# The program succeeded, but its outputs could not be uploaded.
+OUTPUT_FAILED_EXIT = 73
+# A shell adds the number of the signal that ended a program, at most 64, to 128.
+KILLED_CODES = range(129, 193)
+
+
+def shell_code(code: int) -> int:
+    """An exit code of ``subprocess``, or a signal's number made negative, as a shell says it: 143 after SIGTERM."""
+    return 128 - code if code < 0 else code
+
+
 class Retry(Enum):
     """Which engine retries a file that failed; the value is the sentence in the docs."""
 

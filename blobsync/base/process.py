@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
-from blobsync.base.errors import ProcessError, ProcessTimeoutError
+from blobsync.base.errors import ProcessError, ProcessTimeoutError, shell_code
 from blobsync.base.stopping import hearing_what_we_hear
 
 # Seconds that a child may take to react to a request to stop, before the next, harsher one.
@@ -223,7 +223,7 @@ class SubprocessRunner:
             # The terminal sends Ctrl-C to the child as well; the child decides how to react.
             with suppress(KeyboardInterrupt):
                 code = process.wait()
-                return code if code >= 0 else 128 - code
+                return shell_code(code)
 
 
 class ProcessGroup:

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from blobsync.base.errors import JobError, ProcessError
+from blobsync.base.errors import SETUP_FAILED_EXIT, JobError, ProcessError
 from blobsync.base.process import ProcessRunner
 from blobsync.jobspec.spec import JobSpec
 
@@ -194,7 +194,7 @@ def script_text(command: Sequence[str], env: Mapping[str, str], names: Iterable[
     lines = [
         'rm -f "$0" 2>/dev/null',
         *(_export(name, env[name]) for name in sorted(names)),
-        f"cd {shlex.quote(folder)} || exit 72",
+        f"cd {shlex.quote(folder)} || exit {SETUP_FAILED_EXIT}",
     ]
     return "\n".join([*lines, f"exec {shlex.join(command)}", ""])
 

@@ -25,11 +25,6 @@ VERSION = 1
 # The length of a command line in ``repr``.
 _SHOWN_CHARS = 60
 
-# The node could not be prepared (code, folders, setup commands); the user's program did not run.
-SETUP_FAILED_EXIT = 72
-# The program succeeded, but its outputs could not be uploaded.
-OUTPUT_FAILED_EXIT = 73
-
 # This variable marks the processes of an elastic job's node.
 MARK = "BLOBSYNC_NODE_OF"
 

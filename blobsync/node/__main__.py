@@ -10,9 +10,9 @@ import traceback
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from blobsync.base.errors import BlobsyncError
+from blobsync.base.errors import SETUP_FAILED_EXIT, BlobsyncError, shell_code
 from blobsync.base.redaction import Secret, redact
-from blobsync.jobspec.spec import SETUP_FAILED_EXIT, JobSpec, Secrets
+from blobsync.jobspec.spec import JobSpec, Secrets
 from blobsync.node import verbs
 from blobsync.node.echo import Echo
 from blobsync.node.job import NodeArguments, NodeJob, demand_startable, parse_arguments, read_text
@@ -30,7 +30,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
     # The bootstrap holds a scheduler's warning back until a program can receive it.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WARNINGS)
     # There are no processes yet to pass it on to; cleaning up happens on the way out.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(shell_code(-signal.SIGTERM)))
     redact_tracebacks()
     try:
         return _carry_out(arguments, held, os.environ if environ is None else environ)

@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from blobsync.base.errors import shell_code
 from blobsync.base.process import ProcessGroup
 from blobsync.base.redaction import redact
 from blobsync.jobspec.spec import MARK
@@ -51,7 +52,7 @@ class UserProcess:
         """The exit code as in a shell; None while it runs."""
         if self._child is not None:
             code = self._child.poll()
-            self.returncode = code if code is None or code >= 0 else 128 - code
+            self.returncode = code if code is None else shell_code(code)
         return self.returncode
 
     def signal(self, number: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from blobsync.base.errors import BlobsyncError, NothingMatchedError, ProcessError
+from blobsync.base.errors import BlobsyncError, NothingMatchedError, ProcessError, shell_code
 from blobsync.base.process import SubprocessRunner
 from blobsync.base.redaction import redact
 from blobsync.code.unpack import keep_listed, unpack_archive
@@ -44,7 +44,7 @@ def make_ready(job: NodeJob, places: JobPlaces) -> None:
             _make_ready(job, places)
         except SystemExit:
             # Stopped meanwhile: no other process will clean up.
-            clean_up(job, 128 + signal.SIGTERM)
+            clean_up(job, shell_code(-signal.SIGTERM))
             raise
         except Exception as error:
             text = _sentence(error)

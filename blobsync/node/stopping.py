@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from blobsync.base.errors import shell_code
 from blobsync.node.job import NodeJob
 from blobsync.node.processes import ENDING, UserProcess
 from blobsync.node.ranks import Ranks
@@ -80,7 +81,7 @@ def run_once(
         codes = [process.poll() for process in processes]
         if all(code is not None for code in codes):
             break
-        orphaned = 0 if os.getppid() == parent else 128 + signal.SIGTERM
+        orphaned = 0 if os.getppid() == parent else shell_code(-signal.SIGTERM)
         stopping.look(next((code for code in codes if code), orphaned))
         time.sleep(_POLL_SECONDS)
     # Slurm may have signalled the program and this process at once.
@@ -133,7 +134,7 @@ class Stopping:
     def give_up(self, number: int, frame: FrameType | None) -> None:
         """A handler for uploads after the program's end: exits at the second request to stop."""
         if self._is_asked_again():
-            sys.exit(128 + number)
+            sys.exit(shell_code(-number))
 
     def _forward(self, number: int) -> None:
         """Pass a signal on; a second request to stop kills a program that still saves its state.

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from blobsync.base.errors import BlobsyncError
+from blobsync.base.errors import BlobsyncError, shell_code
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.tunnels.keeper import TunnelKeeper
@@ -81,7 +81,7 @@ def job_watcher(project: str, job_id: str, environ: Mapping[str, str]) -> Callab
 def main(path: str) -> int:
     """Keep the tunnel of this folder open; a second process for it exits at once."""
     folder = TunnelFolder(Path(path))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(shell_code(-signal.SIGTERM)))
     with folder.held() as ours:
         if not ours:
             return 0

@@ -31,8 +31,9 @@ from blobsync.backends.kubernetes.naming import (
 from blobsync.backends.kubernetes.pod import Mount, find_mounts, node_files, on_node, pod_template
 from blobsync.backends.kubernetes.pod_security import RESTRICTED_CONTEXT
 from blobsync.backends.kubernetes.settings import KubernetesSettings
+from blobsync.base.errors import SETUP_FAILED_EXIT
 from blobsync.jobspec.node_sas import rights_needed
-from blobsync.jobspec.spec import OWN_SECRETS, SETUP_FAILED_EXIT, JobSpec, Secrets
+from blobsync.jobspec.spec import OWN_SECRETS, JobSpec, Secrets
 
 Object = Mapping[str, Any]
 

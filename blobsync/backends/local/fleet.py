@@ -16,9 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from blobsync.backends.local.run_files import RunFiles
+from blobsync.base.errors import OUTPUT_FAILED_EXIT, shell_code
 from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.jobspec.elastic import bounds_of
-from blobsync.jobspec.spec import OUTPUT_FAILED_EXIT, JobSpec, NodeChange
+from blobsync.jobspec.spec import JobSpec, NodeChange
 
 # How often a lost node is restarted, each time after twice the pause (seconds).
 LOST_TIMES = 3
@@ -55,7 +56,7 @@ def next_steps(nodes: Mapping[int, FleetNode], wanted: int, now: float) -> Steps
     """Decide the next steps; ``wanted`` is the requested number of nodes."""
     first = nodes.get(0, FleetNode())
     if first.code is not None and not first.runs and not _is_to_return(first):
-        code = as_in_a_shell(first.code)
+        code = shell_code(first.code)
         lost_output = not code and any(node.unsaved for node in nodes.values())
         return Steps(end=_leaving(nodes, 0), over=OUTPUT_FAILED_EXIT if lost_output else code)
     start = [number for number in range(wanted) if _is_startable(nodes.get(number, FleetNode()), now)]
@@ -95,11 +96,6 @@ def _leaving(nodes: Mapping[int, FleetNode], wanted: int) -> tuple[int, ...]:
     return tuple(sorted(running, reverse=True))
 
 
-def as_in_a_shell(code: int) -> int:
-    """An exit code of ``subprocess`` as a shell says it: 143 after SIGTERM."""
-    return 128 - code if code < 0 else code
-
-
 def shown_nodes(nodes: Mapping[int, FleetNode]) -> Sequence[int]:
     """The numbers of running nodes."""
     return sorted(number for number, node in nodes.items() if node.runs)
@@ -108,7 +104,7 @@ def shown_nodes(nodes: Mapping[int, FleetNode]) -> Sequence[int]:
 MASTER_ADDRESS = "127.0.0.1"
 # How long a node may take to stop before a second request, which kills its processes.
 PATIENCE_SECONDS = 10.0
-_CANCELED = 128 + signal.SIGTERM
+_CANCELED = shell_code(-signal.SIGTERM)
 
 
 def address_of(node: int) -> str:

@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from blobsync.backends.local.fleet import PATIENCE_SECONDS, Fleet, as_in_a_shell
+from blobsync.backends.local.fleet import PATIENCE_SECONDS, Fleet
 from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
+from blobsync.base.errors import shell_code
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.jobspec.hold import hold_text
 from blobsync.jobspec.spec import JobSpec, State, run_name
@@ -126,7 +127,7 @@ class Supervisor:
             with self._files.log.open("a") as log:
                 log.write(said + "\n")
         # Negative if the runner was killed, as it is when a job is stopped before the runner is ready.
-        return as_in_a_shell(code)
+        return shell_code(code)
 
     def _wait(self, child: RunningProcess, started: float, gpus: tuple[str, ...]) -> int:
         saved, asked = State.PREPARING, 0.0

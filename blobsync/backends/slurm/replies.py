@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from blobsync.backends.protocol import ClusterSummary, Holder
+from blobsync.base.errors import shell_code
 from blobsync.base.formatting import count_text
 from blobsync.jobspec.spec import RunInfo, State, StateChange
 
@@ -144,7 +145,7 @@ def read_sacct(text: str) -> dict[str, SlurmJob]:
     for line in text.splitlines():
         job_id, word, code, start, end, nodes, name = [*line.split("|"), *[""] * 6][:7]
         exit_code, _, signal = code.partition(":")
-        number = 128 + _number(signal) if _number(signal) else _number(exit_code)
+        number = shell_code(-_number(signal)) or _number(exit_code)
         job = SlurmJob(job_id, word, 0, number, _when(start), _when(end), expand_nodes(nodes), name=name)
         runs.setdefault(job_id, []).append(job)
     tasks: dict[str, list[SlurmJob]] = {}
@@ -262,7 +263,7 @@ def _squeue_line(line: str) -> SlurmJob:
         word,
         _number(fields["RestartCnt"]),
         # A wait status: exit code in the upper byte, signal in the lower one.
-        status >> 8 if status >> 8 else 128 + (status & 127) if status else 0,
+        status >> 8 or shell_code(-(status & 127)),
         _when(fields["StartTime"]),
         ended,
         expand_nodes(fields["NodeList"]),

@@ -8,16 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from blobsync.backends.slurm.replies import MARK, PREPARING_MARK
-from blobsync.base.errors import ConfigError
-from blobsync.jobspec.spec import (
-    FIRST_MASTER_PORT,
-    JOB_CODE,
-    MASTER_PORTS,
-    OUTPUT_FAILED_EXIT,
-    SETUP_FAILED_EXIT,
-    JobSpec,
-    run_name,
-)
+from blobsync.base.errors import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT, ConfigError
+from blobsync.jobspec.spec import FIRST_MASTER_PORT, JOB_CODE, MASTER_PORTS, JobSpec, run_name
 
 # The variables of the submitting shell that a job gets: only search paths. The job's own are in its specification,
 # because a comma in a value breaks --export.
