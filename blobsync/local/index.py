@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.local import index
 from blobsync.local.database import BATCH, ExpendableDatabase, Layout, storable
 from blobsync.local.sorted_runs import Spill, Spool
 
@@ -39,7 +38,6 @@ _T = TypeVar("_T")
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 _IN_MEMORY = Spill()
-_SCHEMA_VERSION = 3
 
 _SELECT = "SELECT path, size, md5, mtime_ns, ctime_ns, inode, source_etag, etag FROM pairs WHERE root = ? AND "
 # Rows read for each path that is looked up, before looking for the others one by one.
@@ -51,7 +49,17 @@ CREATE TABLE IF NOT EXISTS pairs (
     root INTEGER NOT NULL, path TEXT NOT NULL, size INTEGER NOT NULL, md5 BLOB,
     mtime_ns INTEGER, ctime_ns INTEGER, inode INTEGER, source_etag TEXT, etag TEXT NOT NULL,
     PRIMARY KEY (root, path)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS seen (
+    root INTEGER NOT NULL, path TEXT NOT NULL, size INTEGER NOT NULL, md5 BLOB, etag TEXT NOT NULL,
+    PRIMARY KEY (root, path)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS listings (
+    root INTEGER NOT NULL, folder TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (root, folder)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS checksums (
+    root INTEGER NOT NULL, name TEXT NOT NULL, etag TEXT NOT NULL, crc64 BLOB NOT NULL,
+    PRIMARY KEY (root, name)) WITHOUT ROWID;
 """
+# Each version has all tables of the earlier ones.
+_LAYOUT = Layout(3, _SCHEMA, {1: _SCHEMA, 2: _SCHEMA})
 
 
 class Record(NamedTuple):
@@ -70,11 +78,9 @@ class Index:
     """Opens on first use. ``on_trouble`` gets one sentence if the file cannot be used any more."""
 
     def __init__(self, file: Path, on_trouble: Callable[[str], None] = lambda text: None) -> None:
-        tables = _SCHEMA + index.SCHEMA
         self._file = ExpendableDatabase(
             file,
-            # Each version has all tables of the earlier ones.
-            Layout(_SCHEMA_VERSION, tables, {1: tables, 2: tables}),
+            _LAYOUT,
             lambda why: on_trouble(f"the index {why}; comparing by content instead"),
             synchronous="NORMAL",
         )
@@ -133,7 +139,7 @@ class Index:
                 " etag) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [(root, *row) for row in rows],
             )
-            index.drop(db, root, [path for path in records if storable(path)])
+            drop(db, root, [path for path in records if storable(path)])
 
         self._file.write(write)
 
@@ -147,7 +153,7 @@ class Index:
             if root is None:
                 return
             db.executemany("DELETE FROM pairs WHERE root = ? AND path = ?", [(root, path) for path in gone])
-            index.drop(db, root, gone)
+            drop(db, root, gone)
 
         self._file.write(write)
 
@@ -185,13 +191,13 @@ class Index:
         """Rows below ``folder`` in the order of their paths, which come first; others may write between pages."""
         if not storable(folder):
             return
-        start, end = index.below(folder)
+        start, end = below(folder)
         yield from self._paged(key, start, lambda db, root, after: page(db, root, after, end))
 
     def _level_pages(self, key: tuple[str, str], folder: str) -> Iterator[tuple[str, str]]:
         """Recorded paths directly in ``folder``, and their ETags."""
         if storable(folder):
-            yield from self._paged(key, "", lambda db, root, after: index.recorded_level(db, root, folder, after))
+            yield from self._paged(key, "", lambda db, root, after: recorded_level(db, root, folder, after))
 
     def _paged(
         self, key: tuple[str, str], start: str, page: Callable[[sqlite3.Connection, int, str], list[_Row]]
@@ -205,26 +211,26 @@ class Index:
 
     def _store_listing(self, key: tuple[str, str], folder: str, rows: Spool, at: float, *, one_level: bool) -> None:
         """Store a listing in one transaction or several; it counts only after the last one."""
-        listed = index.level_of(folder) if one_level else folder
-        forget = index.forget_level if one_level else index.forget_folder
+        listed = level_of(folder) if one_level else folder
+        forget = forget_level if one_level else forget_folder
         if not storable(folder):
             return
         good = (row for row in rows if storable(row[0]))
-        beginning = list(islice(good, index.PAGE))
+        beginning = list(islice(good, PAGE))
 
         def first(db: sqlite3.Connection, root: int) -> None:
             forget(db, root, folder)
-            index.store(db, root, beginning)
-            if len(rows) <= index.PAGE:
-                index.note_listing(db, root, listed, at)
+            store(db, root, beginning)
+            if len(rows) <= PAGE:
+                note_listing(db, root, listed, at)
 
-        if len(rows) <= index.PAGE:
+        if len(rows) <= PAGE:
             self._later(key, first)
             return
         self._write(key, first)
-        while page := list(islice(good, index.PAGE)):
-            self._write(key, partial(index.store, rows=page))
-        self._write(key, lambda db, root: index.note_listing(db, root, listed, at))
+        while page := list(islice(good, PAGE)):
+            self._write(key, partial(store, rows=page))
+        self._write(key, lambda db, root: note_listing(db, root, listed, at))
 
     def _write(self, key: tuple[str, str], work: Callable[[sqlite3.Connection, int], None]) -> None:
         waiting = [*self._take_waiting(), (key, work)]
@@ -281,46 +287,46 @@ class PairIndex:
         """Remove the records of ``paths``: they are no longer known to be equal."""
         self._index._forget(self._key, paths)
 
-    def differences(self, folder: str, spill: Spill = _IN_MEMORY, *, one_level: bool = False) -> index.Differences:
+    def differences(self, folder: str, spill: Spill = _IN_MEMORY, *, one_level: bool = False) -> Differences:
         """Compare a listing of ``folder`` (below both roots) with the records; ``spill`` is for the differences.
 
         ``one_level``: the listing contains only what lies directly in the folder.
         """
-        pages = self._index._pages(self._key, folder, index.recorded_page)
-        return index.Differences(self._index._level_pages(self._key, folder) if one_level else pages, spill)
+        pages = self._index._pages(self._key, folder, recorded_page)
+        return Differences(self._index._level_pages(self._key, folder) if one_level else pages, spill)
 
-    def remember_listing(self, folder: str, found: index.Differences, at: float, *, one_level: bool = False) -> None:
+    def remember_listing(self, folder: str, found: Differences, at: float, *, one_level: bool = False) -> None:
         """Store a complete listing of ``folder`` that began at the time ``at`` (seconds since 1970)."""
         self._index._store_listing(self._key, folder, found.rows(), at, one_level=one_level)
 
     def remember_blob(self, path: str, state: RemoteState | None, at: float) -> None:
         """Store the result of looking up one blob by its exact name; None: there is none."""
         if storable(path):
-            self._index._later(self._key, lambda db, root: index.note_blob(db, root, path, state, at))
+            self._index._later(self._key, lambda db, root: note_blob(db, root, path, state, at))
 
     def as_last_listed(self, folder: str) -> Iterator[tuple[str, RemoteState]]:
         """What the container presumably holds below ``folder``, in the order of the paths."""
         self._index._store_waiting()
-        for path, state in self._index._pages(self._key, folder, index.known_page):
+        for path, state in self._index._pages(self._key, folder, known_page):
             if state is not None:
                 yield path, state
 
     def blob_as_last_listed(self, path: str) -> RemoteState | None:
         """The same for one blob; None if there presumably is none."""
-        return self._index._read_listings(self._key, path, lambda db, root: index.known_blob(db, root, path))
+        return self._index._read_listings(self._key, path, lambda db, root: known_blob(db, root, path))
 
     def listed_at(self, folder: str) -> float | None:
         """When ``folder`` was last listed as a whole (seconds since 1970); None if never."""
-        return self._index._read_listings(self._key, folder, lambda db, root: index.listed_at(db, root, folder))
+        return self._index._read_listings(self._key, folder, lambda db, root: listed_at(db, root, folder))
 
     def blob_listed_at(self, path: str) -> float | None:
         """The same for a path that is no folder."""
-        return self._index._read_listings(self._key, path, lambda db, root: index.blob_listed_at(db, root, path))
+        return self._index._read_listings(self._key, path, lambda db, root: blob_listed_at(db, root, path))
 
-    def listed_in(self, folder: str) -> index.Listed:
+    def listed_in(self, folder: str) -> Listed:
         """Which parts of ``folder`` were listed."""
-        ask = partial(index.listed_in, folder=folder)
-        return self._index._read_listings(self._key, folder, ask) or index.Listed()
+        ask = partial(listed_in, folder=folder)
+        return self._index._read_listings(self._key, folder, ask) or Listed()
 
 
 class BlobChecksums:
@@ -337,7 +343,7 @@ class BlobChecksums:
         found: dict[str, bytes] = {}
         for start in range(0, len(names), BATCH):
             batch = names[start : start + BATCH]
-            rows = self._index._read_listings(self._key, "", partial(index.known_checksums, names=batch)) or ()
+            rows = self._index._read_listings(self._key, "", partial(known_checksums, names=batch)) or ()
             found.update((name, crc64) for name, etag, crc64 in rows if etags[name] == etag)
         return found
 
@@ -345,7 +351,7 @@ class BlobChecksums:
         """Store the CRC64s of these blobs, with the next records."""
         rows = [(name, blob.etag, blob.crc64) for name, blob in blobs.items() if blob.crc64 and storable(name)]
         if rows:
-            self._index._later(self._key, partial(index.store_checksums, rows=rows))
+            self._index._later(self._key, partial(store_checksums, rows=rows))
 
 
 def _record(row: tuple[str, int, bytes | None, int | None, int, int, str | None, str]) -> Record:
@@ -373,16 +379,6 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS seen (
-    root INTEGER NOT NULL, path TEXT NOT NULL, size INTEGER NOT NULL, md5 BLOB, etag TEXT NOT NULL,
-    PRIMARY KEY (root, path)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS listings (
-    root INTEGER NOT NULL, folder TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (root, folder)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS checksums (
-    root INTEGER NOT NULL, name TEXT NOT NULL, etag TEXT NOT NULL, crc64 BLOB NOT NULL,
-    PRIMARY KEY (root, name)) WITHOUT ROWID;
-"""
 # Rows read or written at a time, so that no other process waits for a whole listing.
 PAGE = 5000
 _GONE = ""
