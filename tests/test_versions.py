@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,14 @@ _FILES = (
     "LICENSE",
     "blobsync/__init__.py",
 )
+
+
+def _newest() -> str:
+    """The release that a clone without tags takes for its own."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.search(r'^fallback-version = "(.+)"$', text, re.MULTILINE)
+    assert found
+    return found[1]
 
 
 def _git(folder: Path, *words: str) -> str:
@@ -85,9 +94,14 @@ def test_the_version_is_that_of_the_tag_and_each_copy_knows_it(tagged: Path, tmp
     found = json.loads(done.stdout)
     assert found[:1] + found[3:5] == ["1.2.3"] * 3
     assert found[1].startswith(f"1.2.3+g{revision}"), found
-    # Where no tag is, the release that pyproject.toml names: that of CHANGELOG.md.
-    assert found[2].startswith("1.0.0+g") and revision in found[2], found
-    assert found[5] == "1.0.0"
+    # Where no tag is, the release that pyproject.toml names.
+    assert found[2].startswith(f"{_newest()}+g") and revision in found[2], found
+    assert found[5] == _newest()
+
+
+def test_a_clone_without_tags_has_the_version_of_the_newest_release() -> None:
+    releases = re.findall(r"^## \[(\d[^\]]*)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert releases[0] == _newest()
 
 
 def test_modules_without_an_installation_have_no_version() -> None:
