@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from azure.storage.blob import ContentSettings, StandardBlobTier
 
 from tests.e2e.tally import Tally
 from tests.e2e.world import (
+    AS_INSTALLED,
     Container,
     Done,
     Project,
@@ -355,7 +357,7 @@ def test_a_relay_holds_little_in_memory(
 ) -> None:
     ends[0].put("far/data/huge", os.urandom(224 * _MIB))
     _configure(project, ends, copying.url)
-    process = project.start(*_COPY, "--engine", "relay", "--json")
+    process = replace(project, before=AS_INSTALLED).start(*_COPY, "--engine", "relay", "--json")
     peak = 0
     while process.poll() is None:
         try:
@@ -378,7 +380,7 @@ class TestSecrets:
     def _watched(project: Project, holding: FaultHandle, *words: str) -> tuple[Done, set[str]]:
         # azcopy cannot end before it was seen.
         holding.inject(Fault("hold", at=(1,), operations=_CONTENT))
-        process = project.start(*words)
+        process = replace(project, before=AS_INSTALLED).start(*words)
         lines: set[str] = set()
         is_held = True
         while process.poll() is None:

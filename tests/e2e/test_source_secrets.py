@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.e2e.sources import MIB, fill
 from tests.e2e.world import (
+    AS_INSTALLED,
     Container,
     Done,
     Project,
@@ -87,7 +89,7 @@ def test_nothing_has_the_signature_of_a_url(
         assert planned.code == 0, planned
         # While it is under way, all processes are looked at.
         faulty.inject(Fault("hold", at=(1,), operations=("get blob",), pattern="large0.bin"))
-        process = project.start(*verb, f"--source={source}", "--json")
+        process = replace(project, before=AS_INSTALLED).start(*verb, f"--source={source}", "--json")
         assert wait_until(faulty.is_holding, seconds=60)
         time.sleep(0.2)
         children = {f"process {each}": of_process(each, "cmdline") for each in processes(process.pid)}

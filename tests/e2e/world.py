@@ -38,8 +38,11 @@ from azure.storage.blob import (
 )
 
 from tests.documents import check_output
+from tests.servers.forked import Forked, can_fork
 
 _RUN_SECONDS = 120.0
+# A prefix that changes nothing: the installed program starts afresh.
+AS_INSTALLED = ("env",)
 
 
 def sha256(data: bytes) -> str:
@@ -253,15 +256,22 @@ class Project:
         return found
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start blobsync in a session of its own; the caller waits for it."""
+        """Start blobsync in a session of its own; the caller waits for it.
+
+        With something ``before`` it, or another Python, linker or locale, the installed program; else a fork.
+        """
+        argv = [*self.before, blobsync_command(), *words]
+        environ = {**os.environ, **self.environ}
+        if not self.before and can_fork(environ):
+            return Forked(argv, folder=self.root, environ=environ)
         return subprocess.Popen(
-            [*self.before, blobsync_command(), *words],
+            argv,
             cwd=self.root,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **self.environ},
+            env=environ,
             start_new_session=True,
         )
 

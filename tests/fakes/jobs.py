@@ -17,10 +17,12 @@ from typing import Any
 from blobsync.jobspec.spec import CodeRef, FolderLink, JobSpec, LogMirror
 from tests.fakes.blob_service import SAS, BlobService
 from tests.fakes.lineages import sent
+from tests.servers.forked import Forked, can_fork
 
 CODE = "code/project.zip"
 # Of a run that hangs (seconds): on a busy machine each of its processes may take many to start.
 _PATIENCE = 150.0
+_MODULE = ("-m", "blobsync.node")
 
 
 def make_spec(*argv: str, **changes: Any) -> JobSpec:
@@ -52,7 +54,7 @@ class Node:
     python: str = sys.executable
     env: dict[str, str] = field(default_factory=dict)
     sas: str = SAS
-    program: tuple[str, ...] = ("-m", "blobsync.node")
+    program: tuple[str, ...] = _MODULE
 
     @property
     def root(self) -> Path:
@@ -88,13 +90,16 @@ class Node:
         return {**os.environ, **self.env}
 
     def do(self, verb: str, spec: JobSpec, *more: str, **settings: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(verb, spec, *more, **settings),
-            env=self.environ(),
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE,
-        )
+        command, environ = self.command(verb, spec, *more, **settings), self.environ()
+        if self.python == sys.executable and self.program == _MODULE and can_fork(environ):
+            with Forked([self.python, *command[3:]], folder=Path.cwd(), environ=environ, module=_MODULE[1]) as process:
+                try:
+                    out, err = process.communicate(timeout=_PATIENCE)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    raise
+            return subprocess.CompletedProcess(command, process.wait(), out, err)
+        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_PATIENCE)
 
     def log(self, rank: int | None = None) -> str:
         name = "std_log.txt" if rank is None else f"std_log_process_{rank}.txt"
