@@ -8,8 +8,8 @@ import shutil
 import signal
 import stat
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,10 @@ _STRIPPED = (
     "ALL_PROXY",
 )
 _KEPT = ("BLOBSYNC_AZCOPY", "BLOBSYNC_AZURITE", "BLOBSYNC_TEST_HOME", "BLOBSYNC_TEST_KUBECONFIG", "BLOBSYNC_TEST_IMAGE")
+
+# Some thousand requests' worth of processor time; it starts in less than one second of it.
+_WORN_SECONDS = 15.0
+_WORN_BYTES = 1 << 30
 
 FOR_INSTALLERS = dict(os.environ)
 
@@ -108,14 +112,37 @@ def azurite_at(location: Path | None) -> Iterator[Azurite]:
         yield Azurite(f"http://127.0.0.1:{state.port}", {name: key.reveal() for name, key in keys.items()}, state.pid)
 
 
-@pytest.fixture(scope="module")
-def azurite() -> Iterator[Azurite]:
-    """A blob server in memory.
+@pytest.fixture(scope="session")
+def fresh_azurite() -> Iterator[Callable[[], Azurite]]:
+    """Gives a blob server in memory that is not worn: the last one, or a new one."""
+    with ExitStack() as running:
+        found: list[Azurite] = []
 
-    One per module: sometimes Azurite hangs after tens of thousands of requests, many of them broken off.
-    """
-    with azurite_at(None) as server:
-        yield server
+        def give() -> Azurite:
+            if not found or _is_worn(found[-1].pid):
+                running.close()
+                found.append(running.enter_context(azurite_at(None)))
+            return found[-1]
+
+        yield give
+
+
+@pytest.fixture(scope="module")
+def azurite(fresh_azurite: Callable[[], Azurite]) -> Azurite:
+    """A blob server in memory, where modules that follow each other keep apart by their containers."""
+    return fresh_azurite()
+
+
+def _is_worn(pid: int) -> bool:
+    """Whether a blob server did much: sometimes Azurite hangs after tens of thousands of requests, many of them broken
+    off, and what is deleted stays in its memory for minutes."""
+    try:
+        used = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return True
+    seconds = sum(map(int, used)) / os.sysconf("SC_CLK_TCK")
+    return seconds > _WORN_SECONDS or pages * os.sysconf("SC_PAGE_SIZE") > _WORN_BYTES
 
 
 @pytest.fixture(scope="session")

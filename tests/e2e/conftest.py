@@ -72,7 +72,7 @@ def browser() -> Iterator[Browser]:
         yield found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def moto() -> Iterator[S3Server]:
     with moto_server() as server:
         yield server
