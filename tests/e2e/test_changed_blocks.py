@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,11 @@ def _change(file: Path, kind: str, chance: random.Random) -> None:
             time.sleep(0.1 if kind == "written in steps" else 0)
 
 
+def _is_there(counting: FaultHandle, process: subprocess.Popen[str], moment: float) -> bool:
+    """Whether so many bytes were sent; true of an upload that has ended, too."""
+    return counting.stats().uploaded >= moment or process.poll() is not None
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("moments", [2, pytest.param(40, marks=pytest.mark.soak)])
 def test_whatever_happens_to_a_file_at_a_random_moment_a_whole_version_arrives(
@@ -301,21 +307,19 @@ def test_whatever_happens_to_a_file_at_a_random_moment_a_whole_version_arrives(
     """The difference to the blob is sent meanwhile; each change is one more version to send."""
     file, slowly = large.data / "a.bin", (*UP, "--json", "--cap-mbps", "120")
     sent(large, counting)
-    file.write_bytes(random.Random(SIZE).randbytes(SIZE))
-    whole = large.run(*slowly)
-    assert whole.code == 0, str(whole)
     for number in range(moments):
         chance, kind = random.Random(f"moment {number}"), _KINDS[number % len(_KINDS)]
         blob = sha256(container.get("data/a.bin"))
         before = chance.randbytes(SIZE)
         file.write_bytes(before)
+        # From before it looks at the file to after its last block.
+        moment = counting.stats().uploaded + chance.uniform(0, 1.1 * SIZE)
         process = large.start(*slowly)
-        moment = chance.uniform(0, whole.seconds)
-        time.sleep(moment)
+        assert wait_until(partial(_is_there, counting, process, moment), pause=0.005)
         _change(file, kind, chance)
         done = large.finish(process)
         later = file.read_bytes()
-        where = f"{kind} after {moment:.2f} of {whole.seconds:.2f} s: {done}"
+        where = f"{kind} at {moment:,.0f} bytes: {done}"
         steps = range(0, len(later), _STEP) if kind == "written in steps" else ()
         versions = {sha256(each) for each in (before, later, *(later[:at] for at in steps))}
         if steps and done.code == 1:
