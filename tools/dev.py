@@ -124,6 +124,7 @@ def test(rest: Sequence[str]) -> int:
         "loadfile",
         "--no-loadscope-reorder",
     ]
+    say(f"running the tests in {workers} processes, and the linters beside them; each starts servers of its own first")
     with ThreadPoolExecutor(1) as beside, tempfile.TemporaryFile("w+") as said:
         linted = beside.submit(lint, said)
         tested = run(words)

@@ -77,7 +77,7 @@ def install_azurite(
     """
     target = azurite_home(home)
     partial = target.with_name(f"{target.name}.{os.getpid()}.part")
-    note(f"installing Azurite {pinned_version()} with npm into {target}")
+    note(f"installing Azurite {pinned_version()} with npm into {target}, which may take a minute")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
