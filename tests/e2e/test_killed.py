@@ -35,9 +35,9 @@ from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
 _SEED = int(os.environ.get("FAULTS_SEED", "20261121"))
-# So slow that every kill happens during work: 120 MB take about two seconds.
-_SLOWLY = ("--cap-mbps", "500")
-_FILES = random_files(_SEED, 300, [20 << 20] * 6)
+# So slow that every kill happens during work: 60 MB take about two seconds.
+_SLOWLY = ("--cap-mbps", "250")
+_FILES = random_files(_SEED, 300, [20 << 20] * 3)
 _HASHES = hashes(_FILES)
 HOW_OFTEN = pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.soak)])
 

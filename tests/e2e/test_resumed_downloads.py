@@ -18,9 +18,9 @@ from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
 _MIB = 1 << 20
-_SIZE = 120 * _MIB
+_SIZE = 60 * _MIB
 _LARGE = random.Random(20261122).randbytes(_SIZE)
-_SLOWLY = ("--cap-mbps", "400")
+_SLOWLY = ("--cap-mbps", "200")
 # The end comes so slowly that a kill is never too late.
 _DRIPPING = Fault("drip", rate=1, operations=("get blob",), from_byte=_SIZE * 7 // 8, seconds=20)
 _DIRECT = ("d", "data", "--engine", "direct")
