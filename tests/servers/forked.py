@@ -26,9 +26,10 @@ _LOCK = threading.Lock()
 
 
 class _Server:
-    """The process that forks; one for each process of pytest."""
+    """The process that forks for the process ``owner``."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: int) -> None:
+        self._owner = owner
         self.settled = _settled(os.environ)
         self._lock = threading.Lock()
         self._channel, theirs = socket.socketpair()
@@ -54,13 +55,18 @@ class _Server:
         return int(answer)
 
     def _end(self) -> None:
+        if os.getpid() != self._owner:
+            return
         self._channel.close()
         self._process.communicate()
 
 
-@cache
+_server_of = cache(_Server)
+
+
 def _server() -> _Server:
-    return _Server()
+    """One for each process of pytest: forks of it, in which mutants are tried, share none."""
+    return _server_of(os.getpid())
 
 
 def _settled(environ: Mapping[str, str]) -> dict[str, str]:
