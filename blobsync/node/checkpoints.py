@@ -369,11 +369,27 @@ def _record(job: NodeJob, entry: FolderLink, mark: Mark, writer: Writer) -> None
         write_text(folder / pointer[0], pointer[1])
     step = "" if mark.step is None else f", step {mark.step}"
     job.say(f"checkpoint {mark.stored} restored: {count_text(len(one.files), 'file')}, {one.size:,} bytes{step}")
+    _name_later(job, entry, folder, mark)
     text = read_text(job.restored)
     first: dict[str, Any] = {"path": str(folder / mark.set), "step": mark.step, "stored": mark.stored, "sets": {}}
     found = parse_object(text) if text else first
     found["sets"][entry.name] = [mark.lineage, mark.stored]
     write_text(job.restored, json.dumps(found))
+
+
+def _name_later(job: NodeJob, entry: FolderLink, folder: Path, mark: Mark) -> None:
+    """Say which sets an earlier start left here that are later than the one that came back: they may be half ones, and
+    a program that takes the last name in the folder would start from them."""
+    there: list[FileSet] = []
+    # What cannot be looked at, the uploader names.
+    with suppress(BlobsyncError):
+        there = checkpoints.sets_in(entry.checkpoints, dict(files_of(folder))) if entry.checkpoints else []
+    steps = {one.name: checkpoints.step_of(one.name) for one in there}
+    later = [name for name, step in steps.items() if step is not None and mark.step is not None and step > mark.step]
+    if later:
+        last = max(later, key=lambda name: steps[name] or 0)
+        what = f"{count_text(len(later), 'later checkpoint')} of an earlier start, up to {last}"
+        job.say(f"{folder}: {what}: still here, perhaps half; start from BLOBSYNC_RESTORED, not from the last name")
 
 
 def _brought(job: NodeJob, entry: FolderLink) -> tuple[str, str] | None:

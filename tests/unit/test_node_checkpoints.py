@@ -136,7 +136,8 @@ def test_a_start_on_a_node_that_has_the_files_of_a_killed_one_looks_at_its_check
     # Prepared, and killed after it had trained: nothing was cleaned up.
     spec = spec_of(node, "true")
     assert node.do("prepare", spec).returncode == 0
-    line = "train 10; train 20; echo cut > output/checkpoint-20/model.bin; touch output/checkpoint-20/extra"
+    line = "train 10; train 20; echo cut > output/checkpoint-20/model.bin; touch output/checkpoint-20/extra; "
+    line += "train 90; train 100; rm output/checkpoint-100/trainer_state.json"
     other = Node(node.folder.parent / "first", service)
     assert other.do("node", spec_of(other, "train 10; train 20")).returncode == 0
     subprocess.run(["bash", "-c", TRAIN + line], cwd=node.root, check=True, stdout=subprocess.DEVNULL)
@@ -147,6 +148,8 @@ def test_a_start_on_a_node_that_has_the_files_of_a_killed_one_looks_at_its_check
     assert node.log().splitlines()[-3:] == ["model.bin", "trainer_state.json", "weights 20"] and kept.st_size
     assert "checkpoint-20: 1 file of an earlier start, such as extra: not part of the checkpoint" in node.node_log
     assert "only the checkpoint is looked at again" in node.node_log
+    # Its program would take the last name in the folder, if it does not do as it is told.
+    assert "2 later checkpoints of an earlier start, up to checkpoint-100: still here, perhaps half" in node.node_log
 
 
 def test_in_the_users_own_folder_what_is_not_the_set_is_moved_aside(node: Node) -> None:
