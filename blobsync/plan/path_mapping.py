@@ -23,8 +23,8 @@ class Leg(NamedTuple):
     ``folder_only``: the user wrote a trailing ``/``. ``optional``: a nested folder entry maps it elsewhere, and it may
     be empty. ``elsewhere`` are the paths below it that have legs of their own; ``covered`` are those whose leg leads to
     another place, so that files below this leg's destination are hidden. ``ignores``: the path of each end below its
-    folder entry, and that entry's patterns. ``patterns`` are the PATHs that choose files of it (none: all), ``above``
-    those that choose files of it for the leg of a folder above.
+    folder entry, and that entry's patterns. ``patterns`` are the PATHs that choose files of it, ``above`` those that
+    choose files of it for the leg of a folder above. ``whole``: all its files take part, whatever ``patterns`` choose.
     """
 
     part: PlanPart
@@ -35,6 +35,7 @@ class Leg(NamedTuple):
     covered: tuple[str, ...] = ()
     patterns: tuple[PathPattern, ...] = ()
     above: tuple[PathPattern, ...] = ()
+    whole: bool = True
 
 
 def rooted(context: ProjectContext, given: str) -> str:
@@ -94,7 +95,7 @@ def legs(
     for path in paths:
         by = PathPattern(path) if path in patterns else None
         for leg in _legs_of(context, direction, f"{by.folder}/" if by and by.folder else path, options):
-            leg = leg._replace(patterns=(by,)) if by else leg
+            leg = leg._replace(patterns=(by,), whole=False) if by else leg
             known = chosen.get(leg.part.path)
             chosen[leg.part.path] = _together(known, leg) if known else leg
     every = chosen.values()
@@ -109,9 +110,9 @@ def _together(one: Leg, other: Leg) -> Leg:
     """One leg for two of the same path."""
     # A PATH that was given must exist, even if it is part of another one.
     optional = one.optional and other.optional
-    if bool(one.patterns) != bool(other.patterns):
-        return (other if one.patterns else one)._replace(optional=optional)
     first = one if optional or not one.optional else other
+    if one.whole != other.whole:
+        first = one if one.whole else other
     return first._replace(patterns=one.patterns + other.patterns, optional=optional)
 
 
@@ -125,7 +126,7 @@ def _is_within(leg: Leg, other: Leg) -> bool:
 
 def _takes_all(one: Leg, other: Leg) -> bool:
     """Whether ``one``, a leg of a folder above, has all files of ``other``."""
-    return not one.patterns or any(matches(other.part.path) for matches in one.patterns)
+    return one.whole or any(matches(other.part.path) for matches in one.patterns)
 
 
 def _legs_of(context: ProjectContext, direction: Direction, path: str, options: TransferOptions) -> Iterator[Leg]:

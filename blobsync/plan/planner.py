@@ -59,7 +59,7 @@ def request_for(context: ProjectContext, leg: Leg, options: TransferOptions) -> 
         folder_only=leg.folder_only,
         wanted=_wanted(leg, options),
         compare_content=options.compare_content,
-        selective=bool(options.include or options.exclude or leg.patterns or leg.above),
+        selective=bool(options.include or options.exclude or leg.above) or not leg.whole,
         ignored=ignored_by(leg.ignores),
         apart=below_any(leg.elsewhere),
         covered=below_any(leg.covered),
@@ -80,9 +80,7 @@ def _wanted(leg: Leg, options: TransferOptions) -> Callable[[str], bool] | None:
         if by_options is not None and not by_options(path or name):
             return False
         full = lead + path if path else leg.part.path
-        return not (patterns and not any(matches(full) for matches in patterns)) and not any(
-            matches(full) for matches in above
-        )
+        return (leg.whole or any(matches(full) for matches in patterns)) and not any(matches(full) for matches in above)
 
     return wanted
 
@@ -150,7 +148,7 @@ class _Found:
         self.refusals: list[FileFailure] = []
         self.extras = 0
         self.ignored = 0
-        self.chosen = 0
+        self.has_chosen = False
         # PATHs that are patterns, and those that match something.
         self.patterns: dict[str, None] = {}
         self.matched: set[str] = set()
@@ -224,7 +222,7 @@ def _demand_chosen(paths: Sequence[str], options: TransferOptions, found: _Found
     for path in (each for each in found.patterns if each not in found.matched):
         said = f", of those that{words} chooses" if words else ""
         raise NothingMatchedError(f"{path}: no file at the source matches{said}", hint=ABOUT_PATTERNS, path=path)
-    if words and found.parts and not found.chosen and not found.unreadable:
+    if words and found.parts and not found.has_chosen and not found.unreadable:
         raise NothingMatchedError(
             f"{', '.join(paths)}: no file at the source is chosen by{words}",
             hint="patterns are as in .gitignore, from each PATH on; 'blobsync plan' without them shows the files",
@@ -413,7 +411,7 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
     found.unreadable += (*looked.unreadable, *looked.blocked)
     found.extras += extras
     found.ignored += looked.ignored
-    found.chosen += looked.chosen
+    found.has_chosen = found.has_chosen or looked.has_chosen
     found.patterns |= dict.fromkeys(each.path for each in leg.patterns)
     found.matched |= looked.matched
     found.round_trips += looked.round_trips

@@ -416,8 +416,8 @@ class Survey:
         self.pairs: Iterator[Pair] = iter(())
         self.source_files = 0
         self.destination_files = 0
-        # Names at the source that the patterns of a selective command choose, ignored and unreadable ones included.
-        self.chosen = 0
+        # Whether the patterns of a selective command choose a name at the source, be it ignored or unreadable.
+        self.has_chosen = False
         # The patterns that match one of these.
         self.matched: set[str] = set()
         # Of the source.
@@ -468,10 +468,11 @@ def survey(request: Request, emit: Emit) -> Survey:
     not_chosen = Spool(request.spill)
     found = Survey(shape, followed=near.followed, round_trips=trips, not_chosen=not_chosen)
     if shape is Shape.FILE:
-        found.chosen = int(request.wanted is None or request.wanted(""))
-        found.source_files = found.chosen
+        if request.wanted is None or request.wanted(""):
+            _note_chosen(request, found, request.part.path)
+        found.source_files = int(found.has_chosen)
         found.destination_files = int(destination.file is not None)
-        pairs: Iterator[Pair] = iter([Pair("", source.file, destination.file)][: found.chosen])
+        pairs: Iterator[Pair] = iter([Pair("", source.file, destination.file)][: found.source_files])
     else:
         pairs = _pair_up(request, source.entries, destination.entries, found)
     found.pairs = _counted(
@@ -717,10 +718,7 @@ def _hold(
 def _is_included(request: Request, found: Survey, path: str, *, is_source: bool) -> bool:
     why = _exclusion(request, path)
     if is_source and why in (None, Exclusion.IGNORED):
-        found.chosen += 1
-        if len(found.matched) < len(request.patterns):
-            full = f"{request.part.path}/{path}"
-            found.matched |= {matches.path for matches in request.patterns if matches(full)}
+        _note_chosen(request, found, f"{request.part.path}/{path}")
     if why is None:
         return True
     if is_source:
@@ -728,6 +726,13 @@ def _is_included(request: Request, found: Survey, path: str, *, is_source: bool)
     elif why is not Exclusion.COVERED or (request.covered is not None and request.covered(path)):
         found.excluded.add(why, path)
     return False
+
+
+def _note_chosen(request: Request, found: Survey, path: str) -> None:
+    """Note that the command's patterns choose this name at the source, from the root."""
+    found.has_chosen = True
+    if len(found.matched) < len(request.patterns):
+        found.matched |= {matches.path for matches in request.patterns if matches(path)}
 
 
 def _exclusion(request: Request, path: str) -> Exclusion | None:

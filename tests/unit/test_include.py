@@ -126,6 +126,11 @@ def test_patterns_that_choose_nothing_are_named(
 ) -> None:
     write(world, a__jpg=b"1")
     add(world, "eu", a__jpg=b"1")
+    # What the other end has is not chosen from.
+    if command == "u":
+        add(world, "eu", b__jpeg=b"3")
+    else:
+        write(world, b__jpeg=b"3")
     with pytest.raises(NothingMatchedError) as nothing:
         world.plan(command, "data/voc", options=options)
     assert nothing.value.message == f"data/voc: no file at the source is chosen by {said}"

@@ -79,6 +79,13 @@ def test_a_pattern_reaches_nested_folder_entries(world: World) -> None:
     assert sorted(moved(world, "u", "data/*/a.py", "data/coco/*.py")) == ["data/coco/f.py", "data/x/a.py"]
 
 
+def test_a_pattern_matches_a_folder_entry_that_is_a_file(world: World) -> None:
+    write(world.root, "data/coco")
+    assert moved(world, "u", "data/c*") == ["data/coco"]
+    # Of a name beside a pattern nothing is left to the pattern.
+    assert moved(world, "u", "data/coco", "data/c*") == ["data/coco"]
+
+
 @pytest.mark.parametrize("command", ["u", "d"])
 def test_a_name_that_is_there_comes_first(world: World, command: str) -> None:
     names = ("data/x/a[1].py", "data/x/a1.py")
