@@ -263,11 +263,10 @@ WRITERS: dict[str, str] = {
     "tunnels.named": "the user's own tunnels, in the user's configuration and state",
     "jobspec.node_archive": "what nodes start from, in the user's state folder",
     **dict.fromkeys(
-        ("base.process", "base.stopping", "cli.output", "spread.worker_process"), "the streams of programs"
+        ("base.process", "base.stopping", "cli.output", "spread.worker_process", "spread.task"),
+        "the streams of programs",
     ),
-    **dict.fromkeys(
-        ("spread.shared_store", "spread.coordinator_lock", "spread.probe"), "what the nodes of a transfer share"
-    ),
+    **dict.fromkeys(("spread.shared_store", "spread.claim", "spread.probe"), "what the nodes of a transfer share"),
 }
 _WRITING = {
     *("write_text", "write_bytes", "touch", "mkdir", "makedirs", "unlink", "rmdir", "rmtree", "removedirs", "renames"),

@@ -53,6 +53,7 @@ for the user, and an optional ``hint``: the next command to run, or what to chan
             BackendBusyError             rejected before it was processed
           LostContactError               the response was lost
         SubmissionError
+          TooManyTasksError              fewer tasks may be accepted
         SubmissionUnknownError           unknown whether the job was accepted; it stays in the history
         JobNotFoundError
         AmbiguousJobError
@@ -667,6 +668,10 @@ class SubmissionUnknownError(JobError):
 
 class SubmissionError(JobError):
     code = FailureCode.SUBMISSION_FAILED
+
+
+class TooManyTasksError(SubmissionError):
+    """A limit of the platform or of the user allows fewer tasks at a time."""
 
 
 class JobNotFoundError(JobError):

@@ -195,10 +195,9 @@ def _nodes(plan: TransferPlan) -> str:
     """How the plan is spread over nodes, if it is."""
     if plan.spread is None:
         return ""
-    each = plan.spread.workers_per_node
-    cut = f"; {count_text(plan.spread.cut_files, 'file')} cut into ranges" if plan.spread.cut_files else ""
-    of = f" of about {size_text(plan.spread.range_bytes)}" if cut else ""
-    return f". Nodes: {plan.spread.nodes} with {count_text(each, 'worker')} each, {plan.spread.why}{cut}{of}"
+    spread, each = plan.spread, count_text(plan.spread.workers_per_node, "process")
+    tasks = f"{count_text(spread.shards, 'task')}, {spread.nodes:,} at a time with {each} each"
+    return f". Nodes: {spread.nodes}; {tasks}, {spread.why}"
 
 
 def _way(plan: TransferPlan) -> str:

@@ -27,7 +27,6 @@ from blobsync.transfer.engines import MoveReport, MoveTask
 
 # Job classes are imported on first use: most commands need one, and each import takes a while.
 if TYPE_CHECKING:
-    from blobsync.direct.file_blocks import BlockOrder, Named
     from blobsync.local.fetch_records import FetchRecords
 
 BUFFERS = 128 * MIB
@@ -117,30 +116,6 @@ class DirectEngine:
         finally:
             if self._journal is not None:
                 self._journal.save()
-
-    def move_blocks(
-        self, task: MoveTask, order: BlockOrder, named: Named, report: MoveReport, listener: Listener
-    ) -> None:
-        """Put some blocks of the task's one file, or read all of it; calls ``named`` for each block. The report
-        contains the state of the source; nothing appears under the file's name."""
-        from blobsync.direct.file_blocks import CopyBlocksJob, ReadBlocksJob, UploadBlocksJob
-
-        run = RunState(task, report, listener, BUFFERS // self._processes, stopping=self._stopping)
-        (action,) = task.actions
-        source, to = task.part.source, task.part.destination
-        if not isinstance(to, OpenBlob):
-            raise ValueError("blocks are put into a container")
-        try:
-            if isinstance(source, LocalLocation):
-                kind = ReadBlocksJob if order.only_read else UploadBlocksJob
-                job: FileJob = kind(run, action, _sources(source), to, order, named)
-                threads = _READERS if order.only_read else NEAR.threads
-            else:
-                sas = self._source_sas(source) if self._source_sas else None
-                job, threads = CopyBlocksJob(run, action, (source, to), sas, order, named), FAR.threads
-            WorkerPool(run, [job], min(_share(threads, self._processes), max(1, len(order.left)))).work()
-        except (LocalFileError, CredentialError) as error:
-            run.all_failed(error)
 
     def _way(self, run: RunState) -> _Way:
         task = run.task

@@ -1,7 +1,6 @@
-"""The job that carries a spread transfer: an elastic job whose command is blobsync's own worker.
+"""The job that carries a spread transfer: an array of tasks whose command is blobsync's own program.
 
-Its nodes come and go as those of any elastic job; node 0 stays. On Azure ML their number is fixed. The specification
-names ends and the place, no secret: SAS tokens travel as those of every job.
+The specification names ends and the place of the documents, no secret: SAS tokens travel as those of every job.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
+from blobsync.base.errors import BlobsyncError, ConfigError, SpreadBusyError, UsageError
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import MountedLocation
 from blobsync.config.model import Cluster
@@ -23,14 +22,14 @@ from blobsync.jobs.states import cancel, refresh
 from blobsync.jobs.submit import hand_over, new_run_id
 from blobsync.jobspec.describe import SubmitRequest, describe, read_seconds
 from blobsync.jobspec.node_archive import node_archive
-from blobsync.jobspec.spec import SERVICES, CodeRef, JobSpec, NodeArchiveRef, State
+from blobsync.jobspec.spec import SERVICES, CodeRef, JobSpec, NodeArchiveRef, State, TaskArray
 from blobsync.jobspec.transfer_key import run_key
 from blobsync.plan.transfer_plan import SpreadPlan
 from blobsync.spread.sealed_store import orders_seal
 from blobsync.spread.shared_store import SharedStore
 from blobsync.store.sas import JOB_SECONDS
 
-# Seconds: how long workers have to end, and the time between two queries of their job.
+# Seconds: how long tasks that were stopped have to end, and the time between two questions about their job.
 _END_SECONDS, _LOOK_SECONDS = 60.0, 0.5
 # Its name at the place.
 _ARCHIVE = "node/archive"
@@ -41,50 +40,49 @@ _MOST_JOBS = 1000
 @dataclass(frozen=True, slots=True)
 class SpreadRequest:
     """What the job is for. ``words`` are the command as people see it. ``container`` is the URL of the container that
-    has the place (empty: it is a folder), ``path`` the prefix there, or the folder; ``claims`` is where the parent has
-    its claim. ``ends`` are those between which workers may move, ``rights`` the letters by container URL, ``owner`` the
-    UUID of the parent's claim, ``planned`` in how many files the plan of a detached transfer is. ``run`` names the
-    transfer, and with it the key that its workers get. ``compare_content``: they read what nothing else compares."""
+    has the documents (empty: they are in a folder), ``base`` the prefix or folder of all runs to this destination, and
+    ``run`` this one's name, and with it the key that its tasks get. ``ends`` are those between which tasks may move,
+    ``rights`` the letters by container URL, ``count`` the number of tasks. ``state`` is the project's state folder, if
+    nodes see it, ``claim`` the folder of the claim. ``compare_content``: tasks read what nothing else compares."""
 
     words: tuple[str, ...]
     plan: SpreadPlan
     container: str
-    path: str
+    base: str
     ends: Sequence[Mapping[str, Any]]
     rights: Mapping[str, str]
-    owner: str
-    cap_mbps: float | None = None
-    claims: str = ""
     run: str = ""
-    planned: int = 0
+    count: int = 1
+    cap_mbps: float | None = None
+    state: str = ""
+    claim: str = ""
     compare_content: bool = False
 
 
 def spread_spec(context: JobContext, cluster: Cluster, request: SpreadRequest, place: SharedStore) -> JobSpec:
     """The specification. Raises ``ConfigError`` and ``UsageError`` for what the cluster cannot run."""
-    plan = request.plan
-    elastic = "" if cluster.platform in SERVICES else f"1:{plan.nodes}"
-    asked = SubmitRequest(request.words, 0, nodes=plan.nodes, elastic=elastic)
-    # Limits of the file for the jobs of users' programs do not apply to a transfer.
-    spec = describe(replace(cluster, job_refusals=()), asked, new_run_id(context.environ), None)
+    plan, parallel = request.plan, min(request.plan.nodes, request.count)
+    is_service = cluster.platform in SERVICES
+    asked = SubmitRequest(request.words, 0, nodes=parallel if is_service else 1)
+    # Limits and sizes of the file for the jobs of users' programs do not apply to a transfer.
+    plain = replace(cluster, job_refusals=(), values={k: v for k, v in cluster.values.items() if k not in _SIZES})
+    spec = describe(plain, asked, new_run_id(context.environ), None)
     if plan.detach:
         _demand_limit(cluster, spec)
-    each = request.cap_mbps / plan.workers if request.cap_mbps else None
     orders = {
         "container": request.container,
-        "path": request.path,
+        "base": request.base,
+        "place": f"{request.base}/runs/{request.run}",
+        "claim": request.claim,
+        "run": request.run,
+        "count": request.count,
         "workers": plan.workers_per_node,
-        "nodes": plan.nodes,
-        "cap_mbps": each,
+        "cap_mbps": request.cap_mbps / parallel if request.cap_mbps else None,
         "compare_content": request.compare_content,
         "detach": plan.detach,
-        "range_bytes": plan.range_bytes,
         "ends": list(request.ends),
         "rights": dict(request.rights),
-        "owner": request.owner,
-        "claims": request.claims,
-        "run": request.run,
-        "planned": request.planned,
+        "state": request.state,
     }
     orders["seal"] = orders_seal(run_key(context.environ, request.run), orders)
     return replace(
@@ -96,7 +94,12 @@ def spread_spec(context: JobContext, cluster: Cluster, request: SpreadRequest, p
         setup=(),
         options={"spread": orders},
         node_archive=_archive(context, cluster, request, place),
+        tasks=None if is_service else TaskArray(request.count, parallel, plan.workers_per_node),
     )
+
+
+# Keys of a cluster file for the size of programs' jobs.
+_SIZES = ("nodes", "min_nodes", "max_nodes", "num_gpu", "elastic_num_gpu", "multi_process")
 
 
 def _demand_limit(cluster: Cluster, spec: JobSpec) -> None:
@@ -128,94 +131,107 @@ def _archive(
         # The context brings it, as the code of other jobs. Without a code_path the request is refused, which says so.
         code = cluster.code
         return archive.beside(CodeRef(str(code.account.container), code.path, "")) if code else None
+    path = f"{request.base}/runs/{request.run}/{_ARCHIVE}"
     if request.container:
-        return NodeArchiveRef(request.container, f"{request.path}/{_ARCHIVE}", archive.digest, len(archive.body))
+        return NodeArchiveRef(request.container, path, archive.digest, len(archive.body))
     place.write(_ARCHIVE, archive.body)
-    return NodeArchiveRef(
-        str(MountedLocation(Path(request.path, _ARCHIVE))), _ARCHIVE, archive.digest, len(archive.body)
-    )
+    return NodeArchiveRef(str(MountedLocation(Path(path))), _ARCHIVE, archive.digest, len(archive.body))
 
 
-class JobWorkforce:
-    """The workers of a transfer, as a job; see :class:`blobsync.spread.spread_engine.Workforce`."""
+class ArrayJob:
+    """A submitted job with tasks: submit, watch, end."""
 
-    def __init__(
-        self, context: JobContext, clusters: tuple[Cluster, Cluster | None], request: SpreadRequest, place: SharedStore
-    ) -> None:
-        """``clusters``: the one whose nodes work, and the other one of a copy."""
+    def __init__(self, context: JobContext, record: JobRecord) -> None:
         self._context = context
-        self._cluster, self._other = clusters
-        self._request = request
-        self._place = place
-        self.record: JobRecord | None = None
         self._notes = StateNotes(context.note)
+        self.record = record
 
-    def start(self) -> None:
-        """The job that works at the place already, or a new one."""
-        if self._known() is None:
-            self.submit()
-
-    def submit(self) -> JobRecord:
-        """Submit a new job."""
-        spec = spread_spec(self._context, self._cluster, self._request, self._place)
-        submitted = hand_over(self._context, self._cluster, spec, origin=self._other)
-        self.record = submitted.record
+    @classmethod
+    def submit(cls, context: JobContext, clusters: tuple[Cluster, Cluster | None], spec: JobSpec) -> ArrayJob:
+        """Hand the job over to the first of the clusters; the other has containers that it needs, too. Raises
+        ``TooManyTasksError`` if it may be accepted with fewer tasks."""
+        cluster, other = clusters
+        submitted = hand_over(context, cluster, spec, origin=other)
         for warning in submitted.warnings:
-            self._context.note(warning)
-        self._context.note(
-            f"job {self.record.run_id} on {self._cluster.name}: {count_text(self._request.plan.nodes, 'node')}"
-        )
-        return self.record
-
-    def find(self) -> JobRecord | None:
-        """The job of this project for this place that has not ended. Files at the place are not read: others may write
-        there."""
-        alive = JobFilter(states=tuple(state for state in State if not state.is_final))
-        here = (self._request.path, self._request.claims)
-        for known in self._context.history.page(alive, limit=_MOST_JOBS):
-            orders = known.spec.spread or {}
-            if orders.get("container") == self._request.container and orders.get("path") in here:
-                fresh = refresh(self._context, [known])[0]
-                if not fresh.info.state.is_final:
-                    return fresh
-        return None
-
-    def _known(self) -> JobRecord | None:
-        found = self.find()
-        if found is not None and found.spec.options.get("spread", {}).get("detach"):
-            return None
-        self.record = found
-        return found
+            context.note(warning)
+        size = f"{count_text(spec.tasks.count, 'task')}, {spec.tasks.parallel:,} at a time" if spec.tasks else ""
+        context.note(f"job {spec.run_id} on {cluster.name}: {size or count_text(spec.nodes, 'node')}")
+        return cls(context, submitted.record)
 
     def ended(self) -> str | None:
-        """How the job ended, None if it has not; notes why it does not run."""
-        if self.record is None:
-            return "it was never there"
+        """How the job ended, None if it has not, or if its platform cannot be asked; notes why it does not run."""
         found = refresh(self._context, [self.record])
         self.record = found[0]
         self._notes.update(self.record, found.problems)
         info = self.record.info
-        return f"{state_with_reason(info)}; see blobsync logs {self.record.run_id}" if info.state.is_final else None
+        if is_over(self.record):
+            return f"{state_with_reason(info)}; see blobsync logs {self.record.run_id}"
+        return None
 
-    def wait(self) -> None:
-        """Wait until the workers end by themselves, for a minute at most; then cancel the job. One that is still queued
-        is cancelled at once."""
-        until = time.monotonic() + _END_SECONDS
-        while self.record is not None and self.ended() is None:
-            if self.record.info.state is State.QUEUED or time.monotonic() > until:
-                self.stop()
-                return
-            time.sleep(_LOOK_SECONDS)
-
-    def stop(self) -> None:
-        """Cancel the job; notes why it cannot be cancelled."""
-        if self.record is None:
-            return
+    def stop(self, seconds: float = _END_SECONDS) -> bool:
+        """Cancel the job and wait until its platform says that all of its tasks have ended; False if it does not, or
+        cannot be asked. Notes why it cannot be cancelled."""
+        until = time.monotonic() + seconds
         try:
-            cancel(self._context, self.record)
+            if self.ended() is None:
+                cancel(self._context, self.record)
+            return self._wait(until)
         except BlobsyncError as error:
             job = self.record.run_id
             self._context.note(f"the job {job} was not stopped: {error.message}; stop it with blobsync abort {job}")
+            return False
+
+    def finish(self) -> None:
+        """Wait until the tasks, whose work is done, have ended by themselves; after a minute cancel the job."""
+        if not self._wait(time.monotonic() + _END_SECONDS):
+            self.stop()
+
+    def _wait(self, until: float) -> bool:
+        while self.ended() is None:
+            if time.monotonic() > until:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        return True
+
+
+def is_over(record: JobRecord) -> bool:
+    """Whether the platform says that none of the job's tasks runs, or ever will: one that it has forgotten is over,
+    if it had accepted it."""
+    gone = record.current and record.info.state is State.UNKNOWN and bool(record.ref.native_id)
+    return record.info.state.is_final or gone
+
+
+def unended_jobs(context: JobContext, container: str, base: str) -> list[JobRecord]:
+    """The jobs of this project that move files to this place and have not ended, or whose end is not known. Documents
+    at the place are not read: others may write there."""
+    alive = JobFilter(states=tuple(state for state in State if not state.is_final))
+    found = []
+    for known in context.history.page(alive, limit=_MOST_JOBS):
+        orders = known.spec.spread or {}
+        here = (orders.get("base"), orders.get("path"), orders.get("claims"))
+        if orders.get("container") == container and base in here:
+            found.append(known)
+    return [record for record in refresh(context, found).records if not is_over(record)]
+
+
+def demand_other_ended(context: JobContext, container: str, base: str) -> None:
+    """Stop the jobs that earlier commands of this project left at the place. Raises ``SpreadBusyError`` for a detached
+    one, one of an older blobsync, and one of which it is not known that all of its tasks have ended."""
+    for record in unended_jobs(context, container, base):
+        orders = record.spec.spread or {}
+        if not orders.get("count") or orders.get("detach"):
+            older = "" if orders.get("count") else "; an older blobsync submitted it"
+            raise SpreadBusyError(
+                f"the job {record.run_id} moves files to this folder{older}",
+                hint=f"blobsync q {record.run_id} shows it, blobsync abort {record.run_id} stops it",
+            )
+        context.note(f"an earlier command left the job {record.run_id}: stopping it")
+        if not ArrayJob(context, record).stop():
+            raise SpreadBusyError(
+                f"the job {record.run_id} of an earlier command moves files to this folder, and it is not known to "
+                "have ended",
+                hint=f"blobsync q {record.run_id} shows it; run the same command again when it has ended",
+            )
 
 
 def demand_shared(cluster: Cluster) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from blobsync.backends.protocol import KEEP_SECRETS, Backend, KeepingSecrets, Outcome, Refused, Renewing, Unknown
 from blobsync.base.errors import BlobsyncError, JobError
 from blobsync.jobs.context import JobContext
+from blobsync.jobs.detached import end_told
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobspec.node_sas import grant
 from blobsync.jobspec.spec import RunInfo, State
@@ -79,7 +80,7 @@ def refresh(context: JobContext, records: Sequence[JobRecord]) -> JobList:
             problems.append(_not_confirmed(group[0], error))
             continue
         for record, info in zip(group, infos, strict=True):
-            fresh[record.run_id] = context.history.update(record, info)
+            fresh[record.run_id] = context.history.update(record, end_told(context, record, info))
         problems += [problem for record in group if (problem := _renewed(context, record, backend))]
         answered |= {_place_of(record) for record in group}
     problems += _remove_secrets(context, answered)

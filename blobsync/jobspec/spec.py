@@ -40,6 +40,9 @@ _PLACEHOLDER = re.compile(r"\$\{\{\s*(\w+\.\w+)\s*\}\}")
 # The option that names the folder with one of the job's own, named like its id; the variable with its path on a node.
 OWN_OUTPUT, OUTPUT_VARIABLE = "own_output", "BLOBSYNC_OUTPUT"
 
+# The variable with the number of a task, where the platform sets none.
+TASK_VARIABLE = "BLOBSYNC_TASK"
+
 # The secret variable with the transfer's key, in hexadecimal digits.
 SPREAD_KEY = "BLOBSYNC_SPREAD_KEY"
 # The secret variable with the keys of its checkpoints' marks, in JSON: by lineage, in hexadecimal digits.
@@ -171,6 +174,18 @@ class NodeArchiveRef:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class TaskArray:
+    """The tasks of a job, numbered from 0: its command once each. The platform's own queue hands them out.
+
+    ``parallel`` of the ``count`` run at a time; a task asks for ``cpus`` (0: what the cluster gives).
+    """
+
+    count: int
+    parallel: int
+    cpus: int = 0
+
+
 class NodeOptions(TypedDict, total=False):
     """Options for the node: keys of the cluster file (``work_dir``, ``command_prefix``, ``sleep_if_fail``,
     ``sleep_if_succeed``), and where the job runs.
@@ -217,7 +232,7 @@ class SlurmOptions(TypedDict, total=False):
 
 
 class SpreadOptions(TypedDict, total=False):
-    """The orders of a transfer's workers, with their seal."""
+    """The orders of a transfer's tasks, with their seal."""
 
     spread: Mapping[str, Any]
 
@@ -241,7 +256,7 @@ class JobSpec:
 
     ``argv`` is what the user's shell passed; a single argument with spaces is a shell line. ``setup`` are shell lines,
     run once per node. An elastic job begins with ``nodes``; its command runs once on each and starts
-    ``workers_per_node`` processes itself.
+    ``workers_per_node`` processes itself. A job with ``tasks`` has ``nodes`` for each of them.
     """
 
     run_id: str
@@ -269,6 +284,7 @@ class JobSpec:
     options: JobOptions = field(default_factory=JobOptions)
     node_archive: NodeArchiveRef | None = None
     workers_per_node: int = 1
+    tasks: TaskArray | None = None
 
     def __repr__(self) -> str:
         command = redact(shlex.join(self.argv))
@@ -306,7 +322,7 @@ class JobSpec:
 
     @property
     def spread(self) -> Mapping[str, Any] | None:
-        """The orders of a transfer's workers; None for other jobs."""
+        """The orders of a transfer's tasks; None for other jobs."""
         found = self.options.get("spread")
         return found if isinstance(found, Mapping) else None
 
@@ -341,13 +357,13 @@ class JobSpec:
 
     @property
     def has_numbered_logs(self) -> bool:
-        """Whether the logs' names have ranks."""
-        return self.world_size > 1 or self.is_elastic
+        """Whether the logs' names have ranks. On Kubernetes a task's number takes the place of one."""
+        return self.world_size > 1 or self.is_elastic or (self.tasks is not None and self.platform == "kubernetes")
 
     @property
     def has_many_logs(self) -> bool:
         """Whether it has several logs."""
-        return self.has_numbered_logs or "array" in self.options
+        return self.has_numbered_logs or "array" in self.options or self.tasks is not None
 
     @property
     def world_size(self) -> int:
@@ -383,6 +399,7 @@ def own_inputs(spec: JobSpec) -> list[str]:
 
 def _from_plain(values: dict[str, Any]) -> JobSpec:
     code, logs, archive = values.pop("code"), values.pop("logs"), values.pop("node_archive", None)
+    tasks = values.pop("tasks", None)
     folders = tuple(_folder_link(entry) for entry in values.pop("folders"))
     for name in ("argv", "secret_env", "setup", "retry_exit_codes"):
         values[name] = _listed(values[name])
@@ -392,6 +409,7 @@ def _from_plain(values: dict[str, Any]) -> JobSpec:
         logs=LogMirror(**logs) if logs else None,
         node_archive=NodeArchiveRef(**archive) if archive else None,
         folders=folders,
+        tasks=TaskArray(**tasks) if tasks else None,
     )
 
 

@@ -51,7 +51,8 @@ def demand_ours(status: os.stat_result, path: Path, *, is_secret: bool = False) 
     if status.st_uid != os.geteuid():
         raise NotOursError(errno.EPERM, f"it belongs to another user, {user_name(status.st_uid)}", str(path))
     if status.st_mode & (_OTHERS if is_secret else _OTHERS_WRITE):
-        raise OpenToOthersError(errno.EPERM, "other users can write to it", str(path))
+        can = "write to" if status.st_mode & _OTHERS_WRITE else "read"
+        raise OpenToOthersError(errno.EPERM, f"other users can {can} it", str(path))
 
 
 def demand_closed_inside(folder: int, path: Path) -> None:

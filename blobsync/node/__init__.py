@@ -4,7 +4,7 @@
     python -m blobsync.node exec ...       once per process, started by srun or mpirun
     python -m blobsync.node node ...       once per node, starts the node's processes itself
     python -m blobsync.node finish ...     once per node: last uploads, then clean up
-    python -m blobsync.node spread ...     the workers of a transfer on this node; --worker K: one of them
+    python -m blobsync.node spread ...     a task of a transfer
     python -m blobsync.node here ...       the processes of one node with this terminal, in a folder that is ready
 
 Decides each process's rank, how it is started, signalled and stopped, and what is uploaded. In:

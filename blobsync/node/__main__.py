@@ -76,8 +76,19 @@ def _do(arguments: NodeArguments, job: NodeJob, places: JobPlaces, held: HeldSig
     if arguments.verb == "finish":
         return verbs.finish_node(job, places, arguments.code)
     if arguments.verb == "spread":
-        return run_spread(job, places, arguments.worker)
+        if arguments.log:
+            _write_log(job)
+        return run_spread(job, places)
     return verbs.run_in_terminal(job, held)
+
+
+def _write_log(job: NodeJob) -> None:
+    """From here on all output goes to the log of the task."""
+    log = job.rank_log(0)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
 
 
 def _node_rank(arguments: NodeArguments, spec: JobSpec, environ: Mapping[str, str]) -> int:

@@ -38,6 +38,7 @@ from blobsync.jobspec.spec import (
     OWN_OUTPUT,
     OWN_SECRETS,
     SERVICES,
+    TASK_VARIABLE,
     FolderLink,
     JobSpec,
     Secrets,
@@ -59,8 +60,8 @@ VERBS = ("prepare", "exec", "node", "finish", "here", "spread")
 @dataclass(frozen=True, slots=True)
 class NodeArguments:
     """The parsed command line. ``root`` None: the code goes to a folder of this node; ``node_rank`` None: the launcher
-    sets it; ``code`` is the command's exit code (``finish``), ``log`` whether ``exec`` opens the rank's log, ``echo``
-    whether all logs are copied to our own output, ``worker`` a transfer's worker (None: start them all)."""
+    sets it; ``code`` is the command's exit code (``finish``), ``log`` whether ``exec`` and ``spread`` open the log of
+    their rank or task, ``echo`` whether all logs are copied to our own output."""
 
     verb: str
     job: Path
@@ -73,7 +74,6 @@ class NodeArguments:
     keep_root: str = "never"
     sync_seconds: float = 60.0
     echo: bool = False
-    worker: int | None = None
 
 
 def parse_arguments(argv: Sequence[str]) -> NodeArguments:
@@ -85,12 +85,11 @@ def parse_arguments(argv: Sequence[str]) -> NodeArguments:
     parser.add_argument("--run-dir", required=True, type=Path, help="where the job's logs are")
     parser.add_argument("--root", type=Path, help="where the code goes; without it, a folder of this node")
     parser.add_argument("--node-rank", type=int, help="which of the job's nodes this is")
-    parser.add_argument("--log", action="store_true", help="exec: write the rank's log ourselves")
+    parser.add_argument("--log", action="store_true", help="exec, spread: write the log ourselves")
     parser.add_argument("--code", type=int, default=0, help="finish: what the command ended with")
     parser.add_argument("--keep-root", choices=("never", "failed", "always"), default="never")
     parser.add_argument("--sync-seconds", type=float, default=60.0)
     parser.add_argument("--echo", action="store_true", help="copy the logs to our own output, marked with their names")
-    parser.add_argument("--worker", type=int, help="spread: which of the node's workers this is; -1: the parent")
     return NodeArguments(**vars(parser.parse_args(argv)))
 
 
@@ -162,7 +161,7 @@ class NodeJob:
         self.members: Callable[[], Collection[int]] = lambda: range(spec.nodes)
         self._secret_env = secret_env
         # Each task of a Slurm array, and each replacement of a pod, has its own logs and code.
-        number, pods = environ.get("SLURM_ARRAY_TASK_ID"), pods_before(environ)
+        number, pods = environ.get("SLURM_ARRAY_TASK_ID") or environ.get(TASK_VARIABLE), pods_before(environ)
         self.task = f"task_{number}" if number else f"attempt_{pods}" if pods else ""
         self.run_dir = Path(os.path.abspath(arguments.run_dir)) / self.task
         self.node_log = self.run_dir / "system_logs" / f"node_{node_rank}.txt"
@@ -205,8 +204,7 @@ class NodeJob:
     @property
     def lineage(self) -> str:
         """Whose checkpoints this job goes on from: each task of a Slurm array has its own."""
-        number = self.environ.get("SLURM_ARRAY_TASK_ID")
-        return f"{self.spec.lineage}_{self.task}" if number else self.spec.lineage
+        return f"{self.spec.lineage}_{self.task}" if self.task.startswith("task_") else self.spec.lineage
 
     @property
     def has_checkpoints(self) -> bool:
@@ -287,8 +285,8 @@ class NodeJob:
     def user_environment(self, ranks: Ranks) -> dict[str, str]:
         """The environment of the user's program: the launcher's, the job's variables, and the rank."""
         secrets = {name: secret.reveal() for name, secret in self._secret_env.items() if name not in OWN_SECRETS}
-        # For our own steps alone; the user's steps may set the first themselves.
-        ours = ("SLURM_OVERLAP", *OWN_SECRETS)
+        # For our own steps alone, of which a transfer's program is one; the user's may set the first themselves.
+        ours = ("SLURM_OVERLAP", *(OWN_SECRETS if self.spec.spread is None else ()))
         env = {name: value for name, value in self.environ.items() if name not in ours}
         env.update({**self.spec.env, **secrets})
         ranked = rank_variables(self.spec, ranks, self.environ)

@@ -18,7 +18,7 @@ from blobsync.store.azure_identity import TokenProvider, token_provider
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.rest.append import RestAppendBlobs
 from blobsync.store.rest.auth import BearerSigner, SasSigner, Signer
-from blobsync.store.rest.http import BlobHttp, Pace
+from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.store import RestBlobStore
 
 # Variables of a pod with a workload identity:
@@ -52,13 +52,12 @@ class JobPlaces:
         # The libcurl of the node's Python may be of any age.
         self._environ = {"BLOBSYNC_TRANSPORT": "urllib3", **environ}
         self._connections: dict[str, BlobHttp] = {}
-        self._pace: Pace | None = None
         _register(sas)
 
-    def keeping_to(self, pace: Pace) -> JobPlaces:
-        """The same with new connections, limited to a pace."""
+    def anew(self) -> JobPlaces:
+        """The same with connections of its own."""
         places = copy.copy(self)
-        places._by_identity, places._connections, places._pace = set(), {}, pace
+        places._by_identity, places._connections = set(), {}
         return places
 
     def blobs(self, container: str, name: str) -> OpenBlob:
@@ -110,9 +109,7 @@ class JobPlaces:
         if container not in self._connections or by_identity != (container in self._by_identity):
             signer: Signer = self._identity_of_node() if by_identity else SasSigner(self.sas(container))
             url = BlobContainer.parse(container)
-            self._connections[container] = BlobHttp(
-                url, signer, environ=self._environ, pace=self._pace, outside=by_identity
-            )
+            self._connections[container] = BlobHttp(url, signer, environ=self._environ, outside=by_identity)
             (self._by_identity.add if by_identity else self._by_identity.discard)(container)
         return self._connections[container]
 

@@ -26,7 +26,6 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import NamedTuple
 
 from blobsync.base.errors import StorageError
@@ -72,41 +71,6 @@ def block_size(size: int) -> int:
     if not 0 <= size <= MAX_BLOB_BYTES:
         raise ValueError(f"no blob has {size:,} bytes")
     return _STEPS[bisect_left(_LIMITS, size)][1]
-
-
-class BlockRange(NamedTuple):
-    """Blocks of a file, from number ``first`` up to but excluding ``stop``."""
-
-    first: int
-    stop: int
-
-
-def block_count(size: int) -> int:
-    """The number of blocks of a file of ``size`` bytes, which is not empty."""
-    return -(-size // block_size(size))
-
-
-def block_bytes(size: int, index: int) -> int:
-    """The length of block ``index`` of a file of ``size`` bytes."""
-    block = block_size(size)
-    return min(block, size - index * block)
-
-
-def range_bytes(size: int, blocks: BlockRange) -> int:
-    """The number of bytes in ``blocks`` of a file of ``size`` bytes."""
-    block = block_size(size)
-    return min(blocks.stop * block, size) - blocks.first * block
-
-
-def block_ranges(size: int, about: int) -> tuple[BlockRange, ...]:
-    """Split a file of ``size`` bytes into consecutive ranges of whole blocks, each of ``about`` this many bytes.
-
-    They differ by one block at most.
-    """
-    blocks = block_count(size)
-    count = max(1, min(blocks, -(-size // about)))
-    edges = [number * blocks // count for number in range(count + 1)]
-    return tuple(BlockRange(first, stop) for first, stop in pairwise(edges))
 
 
 class Reusable(NamedTuple):

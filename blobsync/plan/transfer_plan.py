@@ -404,9 +404,9 @@ class ProcessChoice:
 
 @dataclass(frozen=True, slots=True)
 class SpreadPlan:
-    """A transfer over ``nodes`` nodes of ``backend``, each with ``workers_per_node``. It is divided into about
-    ``shards``, balanced by bytes and requests; each PATH has its own. ``why`` is one sentence for the user. ``detach``:
-    node 0 is the parent. ``cut_files`` files are divided into ranges of ``range_bytes`` (0: none is).
+    """A transfer by tasks of ``backend``, of which ``nodes`` run at a time, each with ``workers_per_node`` processes.
+    There are about as many tasks as ``shards``, balanced by bytes and requests; each PATH has its own. ``why`` is one
+    sentence for the user. ``detach``: the last task closes the transfer.
     """
 
     backend: str
@@ -415,13 +415,6 @@ class SpreadPlan:
     shards: int
     why: str
     detach: bool = False
-    range_bytes: int = 0
-    cut_files: int = 0
-
-    @property
-    def workers(self) -> int:
-        """The number of workers of all nodes."""
-        return self.nodes * self.workers_per_node
 
     def to_json(self) -> dict[str, Any]:
         """The form in ``plan --json``."""

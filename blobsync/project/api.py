@@ -499,7 +499,7 @@ class Project:
             return plan
         from blobsync.project.spreading import with_spread
 
-        return with_spread(plan, self.cluster, self.environ, copies=copies)
+        return with_spread(plan, self.cluster, copies=copies)
 
     def _demand_complete(self, paths: Sequence[str]) -> None:
         """Refuse a path that is half a checkpoint, or in one."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shlex
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from blobsync.base.errors import BlobsyncError, SpreadBusyError, UsageError
+from blobsync.base.background_calls import side_by_side
+from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.base.events import Listener, notes_to
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobLocation, LocalLocation, is_source
@@ -21,33 +24,39 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.user_data import config_home
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
+from blobsync.jobs.detached import closed
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.spread_job import JobWorkforce, SpreadRequest, demand_shared
+from blobsync.jobs.spread_job import ArrayJob, SpreadRequest, demand_other_ended, demand_shared, spread_spec
+from blobsync.jobspec.spec import owner_name
 from blobsync.jobspec.transfer_key import own_key
 from blobsync.local.state_dir import KEY_FILE, StateDir
 from blobsync.plan.project_context import LivePart, ProjectContext
-from blobsync.plan.spreading import LEAST_RANGE, Load, choose_spread
+from blobsync.plan.spreading import Load, choose_spread
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, ProcessChoice, Route, Shape, TransferPlan
-from blobsync.spread.coordinator_lock import CoordinatorLock, OwnerLock
-from blobsync.spread.earlier_records import EarlierBlocks, leave_told, merge_records, recall, record_files
+from blobsync.spread.claim import ProjectLock, leave_claim, take_claim
 from blobsync.spread.probe import OwnProbe, source_probe
-from blobsync.spread.sealed_store import SealedStore, new_session, parent_keys
-from blobsync.spread.shard import cut, shard_lines
+from blobsync.spread.sealed_store import SealedStore, new_run
+from blobsync.spread.shard import Shard, shard_body, weight
 from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore
-from blobsync.spread.spread_engine import SpreadEngine
+from blobsync.spread.spread_engine import Cutter, SpreadEngine, cut_all, with_fewer_tasks
+from blobsync.spread.taken_over import take_over
+from blobsync.spread.task import task_name
 from blobsync.store.connect import connect
 from blobsync.store.open_locations import OpenLocation
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.sas import READ_FOLDER, WRITE_FOLDER
 from blobsync.store.source_orders import source_values
-from blobsync.transfer.carry_out import Engines
+from blobsync.transfer.carry_out import Engines, remove_unrecorded
 
 # The folder of the places of all transfers into a container.
 _PREFIX = ".blobsync/spread"
-# Tells the next command which key opens the files at the place; sealed with the user's own key.
-_RUN = "run"
+# Tells the next command which runs have documents at the place; sealed with the user's own key.
+_RUNS = "known"
 _MARK_CHARS = 16
+_THREADS = 16
+# Seconds: between two looks for records, and how long tasks that are stopped by Ctrl-C are waited for.
+_POLL_SECONDS, _HURRIED_SECONDS = 0.5, 10.0
 
 
 class Spreading:
@@ -68,33 +77,30 @@ class Spreading:
             raise ValueError("a plan that is not spread")
         self._context = context
         self._state = state
-        self._plan = plan
+        self._plan, self._spread = plan, plan.spread
         self._environ = environ
         self._listener, self._note = listener, notes_to(listener)
         self._stores, self._leaving = ExitStack(), ExitStack()
         self._parts = [context.opened(part) for part in plan.parts]
         texts = sorted(str(part.destination) for part in self._parts)
         self._id = hashlib.sha256("\n".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        self._workforce: JobWorkforce | None = None
+        self._tasks: RunningTasks | None = None
         self._detached = False
-        self._job_lives = False
-        self._first = 0
-        self._blocks = EarlierBlocks()
-        self._owner = ""
-        # The transfer whose key the workers have, and its parent's store.
-        self._run = ""
-        self._sealed: SealedStore | None = None
+        # When each of this command's runs began, in nanoseconds since 1970.
+        self._runs: dict[str, int] = {}
 
     def __enter__(self) -> Spreading:
         if self._plan.route in (Route.UPLOAD, Route.DOWNLOAD):
             demand_shared(self._context.cluster)
         with ExitStack() as entering:
             entering.enter_context(self._stores)
-            self._owner = entering.enter_context(OwnerLock(self._state.folder("spread") / f"{self._id}.lock"))
+            holder = entering.enter_context(ProjectLock(self._state.folder("spread") / f"{self._id}.lock"))
             self._own_key = own_key(self._environ)
-            self._presence = entering.enter_context(CoordinatorLock(self._claims, self._owner))
-            entering.push(self._leave_claim)
-            self._job_lives = self._demand_no_other_job()
+            if isinstance(self._claims, ContainerStore):
+                by = f"{owner_name(self._environ)} on {os.uname().nodename}"
+                take_claim(self._claims, holder, by)
+                entering.push(self._leave_claim)
+            demand_other_ended(self._jobs, self._paths.container, self._paths.base)
             entering.callback(self._remove_probes)
             entering.push(self._end)
             self._leaving = entering.pop_all()
@@ -110,86 +116,48 @@ class Spreading:
         if self._detached:
             return
         if error is not None:
-            self._end_early()
+            # What tasks have left is taken over by the next command.
+            if self._tasks is not None:
+                self._tasks.stop()
             return
-        if self._workforce is not None:
-            self._presence.end()
-            self._workforce.wait()
-        self._place.remove_all()
-
-    def _end_early(self) -> None:
-        """After Ctrl-C or a failure, wait only seconds for services that do not answer."""
-        self._place.hurry()
-        self._context.connections.hurry()
-        try:
-            if self._workforce is not None:
-                self._presence.end(hurried=True)
-                self._workforce.wait()
-            if self._sealed is not None:
-                self._leave(self._sealed)
-        except BlobsyncError as error:
-            job = ""
-            if self._workforce is not None:
-                self._workforce.stop()
-                job = "the workers' job is stopped all the same, and "
-            self._note(
-                f"{self._place.shown} could not be notified that this transfer has ended: {error.message}; {job}the "
-                "same command resumes it"
-            )
-
-    def _leave(self, place: SealedStore) -> None:
-        """Leave the place to the next command, with everything that would have to be read first."""
-        is_copy = self._plan.route not in (Route.UPLOAD, Route.DOWNLOAD)
-        if is_copy:
-            record_files(place, self._parts, self._context.records)
-        if leave_told(place, files=not is_copy):
-            self._say_whose(place)
+        if self._tasks is not None:
+            self._tasks.job.finish()
+        self._remove_documents()
 
     def merge(self) -> bool:
-        """Add the records of an earlier run's workers to the index; returns whether there were any.
+        """Add what an earlier run's tasks have moved to the index, and remove all documents of such runs; returns
+        whether there were any, so that a plan that was made before is out of date.
 
-        Call it also if nothing is left to move: it removes the files of that run.
+        Call it also if nothing is left to move.
         """
-        earlier = self._earlier()
-        if earlier is not None:
-            if self._job_lives:
-                recall(earlier, self._owner)
-            found = merge_records(earlier, self._parts, self._context.records)
-            if found.files:
-                self._note(f"an earlier run that was stopped moved {count_text(found.files, 'file')}")
-            self._first, self._blocks = found.next_number, found.blocks
+        runs = self._earlier_runs()
+        count = 0
+        for run, begun_ns in runs.items():
+            found = take_over(self._sealed(run), self._parts, self._context.records, begun_ns)
+            closed(self._jobs, run, all_verified=found.files == found.planned)
+            count += found.files
+        if count:
+            self._note(f"an earlier run that was stopped moved {count_text(count, 'file')}")
         self._note_foreign_files()
-        if not self._job_lives:
-            self._place.remove_all()
-        return earlier is not None and found.anything
+        self._remove_documents()
+        return bool(runs)
 
     def engines(self, plan: TransferPlan, engines: Engines) -> Engines:
         """The engines of the plan, with that of the nodes in place of the direct one."""
-        spread = self._plan.spread
-        assert spread is not None
         if not plan.files_to_transfer:
             return engines
-        place = self._sealed or self._begin(self._run or new_session(), new_session())
-        request = self._request(plan)
-        self._workforce = JobWorkforce(
-            self._jobs, (self._context.cluster, self._context.from_cluster), request, self._place
-        )
-        self._presence.show(place)
-        place.remove("stop")
-        alone = engines.make["direct"]()
         engine = SpreadEngine(
-            alone,
-            place,
-            self._workforce,
-            spread.workers,
-            first=self._first,
-            range_bytes=(plan.spread or spread).range_bytes,
-            earlier=self._blocks,
+            engines.make["direct"](),
+            partial(self._begin, plan),
+            # A large plan has a job for each part of a batch.
+            together=() if plan.is_large else [self._context.opened(part) for part in plan.parts],
+            poll=_POLL_SECONDS,
+            tidy=partial(remove_unrecorded, engines.unfinished),
         )
         return engines._replace(make={**engines.make, "direct": lambda: engine})
 
     def submit(self, plan: TransferPlan) -> JobRecord:
-        """Write the whole plan to the place, and submit the job whose node 0 carries it out."""
+        """Submit the job whose tasks carry the whole plan out, and close it."""
         plan.demand_allowed()
         if plan.is_large:
             raise UsageError("--detach: the plan is too large for the memory of a node", hint="omit --detach")
@@ -199,106 +167,83 @@ class Spreading:
                     f"--detach: {part.path} is one file, and no node can show that it sees the disk which that goes to",
                     hint="name its folder, with --include for the file, or omit --detach",
                 )
-        self._place.remove_all()
-        run = new_session()
-        place = self._begin(run, run)
-        spread = self._plan.spread
-        assert spread is not None
-        count = 0
-        for part in self._parts:
-            moving = [action for action in part.actions if action.action is Action.TRANSFER]
-            for shard in cut(part, moving, spread.workers) if moving else ():
-                body = ("\n".join(shard_lines(replace(shard, number=count))) + "\n").encode()
-                place.write(f"plan/{count:07}", body)
-                count += 1
-        request = replace(self._request(plan), planned=count)
-        workforce = JobWorkforce(self._jobs, (self._context.cluster, self._context.from_cluster), request, self._place)
-        # Workers that start before their parent wait for it.
-        place.write("alive", b"submitted")
-        record = workforce.submit()
+        self._remove_documents()
+        moving = [
+            (part, [action for action in part.actions if action.action is Action.TRANSFER])
+            for part in map(self._context.opened, plan.parts)
+        ]
+        tasks = self._begin(plan, partial(cut_all, moving))
         self._detached = True
-        return record
+        return tasks.job.record
+
+    def _begin(self, plan: TransferPlan, cutter: Cutter) -> RunningTasks:
+        """Submit the job of one more run: with fewer tasks where a limit asks for that."""
+        self._tasks = with_fewer_tasks(cutter, self._spread.shards, partial(self._submit_run, plan))
+        return self._tasks
+
+    def _submit_run(self, plan: TransferPlan, shards: Sequence[Shard]) -> RunningTasks:
+        run, place = new_run(), self._base
+        # The next command finds the documents by this, and removes them.
+        self._runs[run] = time.time_ns()
+        place.write(_RUNS, self._own_key.seal(_RUNS, self._place_name, _RUNS, json.dumps(self._runs).encode()))
+        sealed = self._sealed(run)
+        list(side_by_side(partial(_write_shard, sealed), shards, _THREADS))
+        request = self._request(plan, run, len(shards))
+        spec = spread_spec(self._jobs, self._context.cluster, request, place.below(f"runs/{run}"))
+        job = ArrayJob.submit(self._jobs, (self._context.cluster, self._context.from_cluster), spec)
+        return RunningTasks(shards, sealed, job, self._hurry, self._note)
+
+    def _remove_documents(self) -> None:
+        if why := self._base.remove_all():
+            self._note(f"{self._base.shown} has files that could not be removed: {why}")
+
+    def _hurry(self) -> None:
+        """Wait only seconds for services that do not answer."""
+        self._base.hurry()
+        self._context.connections.hurry()
 
     def _probe(self, part: LivePart, end: LocalLocation) -> OwnProbe:
         return OwnProbe(end.path if part.shape is Shape.FOLDER else end.path.parent, self._id)
 
     def _remove_probes(self) -> None:
-        """Remove the probes; those of a detached transfer belong to its parent."""
+        """Remove the probes; those of a detached transfer belong to the task that closes it."""
         for part in () if self._detached else self._parts:
             for end in (part.source, part.destination):
                 if isinstance(end, LocalLocation):
                     self._probe(part, end).remove()
 
-    def _demand_no_other_job(self) -> bool:
-        """Raise an error if a detached transfer, which has no claim yet, waits for its nodes."""
-        found = JobWorkforce(
-            self._jobs, (self._context.cluster, None), self._request(self._plan, probes=False), self._place
-        ).find()
-        orders = (found.spec.spread or {}) if found is not None else {}
-        if found is not None and (orders.get("detach") or not orders.get("run")):
-            older = "" if orders.get("run") else "; an older blobsync submitted it, which seals nothing"
-            raise SpreadBusyError(
-                f"the job {found.run_id} moves files to this folder{older}",
-                hint=f"blobsync q {found.run_id} shows it, blobsync abort {found.run_id} stops it",
-            )
-        self._run = str(orders.get("run") or "")
-        return found is not None
+    def _sealed(self, run: str) -> SealedStore:
+        return SealedStore(self._base.below(f"runs/{run}"), self._own_key.derive("run", run), run, self._note)
 
-    def _begin(self, run: str, session: str) -> SealedStore:
-        """Make this process the parent of the transfer ``run``."""
-        self._run = run
-        self._sealed = self._opened(run, session)
-        self._say_whose(self._sealed)
-        return self._sealed
-
-    def _opened(self, run: str, session: str) -> SealedStore:
-        keys = parent_keys(self._own_key.derive("run", run))
-        return SealedStore(self._place, keys, run, self._note, session=session)
-
-    def _say_whose(self, place: SealedStore) -> None:
-        """Record for the next command which key opens the files at the place."""
-        body = json.dumps({"run": self._run, "session": place.session}).encode()
-        self._place.write(_RUN, self._own_key.seal("run", self._place_name, _RUN, body))
-
-    def _earlier(self) -> SealedStore | None:
-        """The transfer that an earlier command of this user left at the place."""
-        document = self._place.read(_RUN)
-        body = self._own_key.opened("run", self._place_name, _RUN, document) if document is not None else None
-        if body is None:
-            return None
-        said = parse_object(body.decode())
-        if self._run not in ("", said["run"]):
-            return None
-        return self._opened(said["run"], said["session"])
+    def _earlier_runs(self) -> Mapping[str, int]:
+        """The runs that an earlier command of this user left at the place, and when each began."""
+        document = self._base.read(_RUNS)
+        body = self._own_key.opened(_RUNS, self._place_name, _RUNS, document) if document is not None else None
+        return parse_object(body.decode()) if body is not None else {}
 
     def _note_foreign_files(self) -> None:
         """Note files at the place that this user's key does not open."""
-        known = self._place.read(_RUN)
-        strange = known is not None and self._own_key.opened("run", self._place_name, _RUN, known) is None
-        unsealed = known is None and any(self._place.names(folder) for folder in ("shards", "records", "plan"))
-        if strange or unsealed or self._others():
-            where = self._place.shown if strange or unsealed else self._claims.shown
+        known = self._base.read(_RUNS)
+        strange = known is not None and self._own_key.opened(_RUNS, self._place_name, _RUNS, known) is None
+        # Those of a blobsync that wrote them otherwise, too.
+        unsealed = known is None and any(self._base.names(folder) for folder in ("shards", "records"))
+        claims = self._claims
+        if strange or unsealed or (isinstance(claims, ContainerStore) and claims.has_others_than(self._mark)):
+            where = self._base.shown if strange or unsealed else claims.shown
             self._note(
                 f"{where} has files that are not sealed with your key, {config_home(self._environ) / KEY_FILE}: they "
                 "are ignored. If you began a transfer there on another machine, copy the key from there; otherwise the "
                 "files can be removed"
             )
 
-    def _others(self) -> bool:
-        """Whether another user, or this one with another key, has left a transfer to the same destination."""
-        claims = self._claims
-        return isinstance(claims, ContainerStore) and claims.has_more_than((self._mark, "owner"))
-
     def _leave_claim(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove the claim, unless it has expired."""
-        if error is not None:
-            self._claims.hurry()
-        # It is not essential: the claim expires, and this project's next command takes it at once.
+        """Remove the claim. Left, it stops others, but not this project's next command."""
+        if self._detached or not isinstance(self._claims, ContainerStore):
+            return
         with suppress(*(() if error is None else (BlobsyncError,))):
-            if not self._detached and self._claims is not self._place and self._claims.claim("owner", self._owner):
-                self._claims.remove("owner")
+            leave_claim(self._claims)
 
     @cached_property
     def _jobs(self) -> JobContext:
@@ -307,8 +252,7 @@ class Spreading:
     @property
     def _place_name(self) -> str:
         """A name that is unique among all transfers of this user."""
-        request = self._paths
-        return f"{request.container} {request.path}"
+        return f"{self._paths.container} {self._paths.base}"
 
     @cached_property
     def _mark(self) -> str:
@@ -326,12 +270,12 @@ class Spreading:
         return _Paths(str(destination.container), f"{claims}/{self._mark}", claims)
 
     @cached_property
-    def _place(self) -> SharedStore:
-        return self._at(self._paths.path)
+    def _base(self) -> SharedStore:
+        return self._at(self._paths.base)
 
     @cached_property
     def _claims(self) -> SharedStore:
-        return self._place if self._paths.claims == self._paths.path else self._at(self._paths.claims)
+        return self._at(self._paths.claims)
 
     def _at(self, path: str) -> SharedStore:
         destination = self._plan.parts[0].destination
@@ -339,10 +283,10 @@ class Spreading:
             return FolderStore(Path(path))
         if not all(isinstance(part.destination, BlobLocation) and part.destination.name for part in self._plan.parts):
             raise UsageError(
-                "--nodes: the destination is a whole container, and the workers need a place beside it",
+                "--nodes: the destination is a whole container, and the tasks need a place beside it",
                 hint="give the folder entry a path in the container, or omit --nodes",
             )
-        return ContainerStore(self._store, self._store.leases(), path)
+        return ContainerStore(self._store, path)
 
     @cached_property
     def _store(self) -> RestBlobStore:
@@ -353,36 +297,35 @@ class Spreading:
         store = connect(account, environ=self._environ, use_cli_auth=cli_login, emit=self._listener.emit)
         return self._stores.enter_context(store)
 
-    def _request(self, plan: TransferPlan, *, probes: bool = True) -> SpreadRequest:
-        spread, paths = self._plan.spread, self._paths
-        assert spread is not None
+    def _request(self, plan: TransferPlan, run: str, count: int) -> SpreadRequest:
         rights: dict[str, str] = {}
         for part in self._parts:
             for end, letters in ((part.source, READ_FOLDER), (part.destination, WRITE_FOLDER)):
                 if not isinstance(end, LocalLocation) and not is_source(end.location):
                     container = str(end.store.container)
                     rights[container] = WRITE_FOLDER if rights.get(container) == WRITE_FOLDER else letters
-        words = (*shlex.split(plan.command), "--nodes", str(spread.nodes))
+        is_copy = plan.route not in (Route.UPLOAD, Route.DOWNLOAD)
         return SpreadRequest(
-            words=words,
-            plan=spread,
-            container=paths.container,
-            path=paths.path,
-            ends=[self._ends(part, probes=probes) for part in map(self._context.opened, plan.parts)],
-            compare_content=plan.options.compare_content,
+            words=(*shlex.split(plan.command), "--nodes", str(self._spread.nodes)),
+            plan=self._spread,
+            container=self._paths.container,
+            base=self._paths.base,
+            ends=[self._ends(part) for part in map(self._context.opened, plan.parts)],
             rights=rights,
-            owner=self._owner,
+            run=run,
+            count=count,
             cap_mbps=plan.options.cap_mbps,
-            claims=paths.claims,
-            run=self._run,
+            claim=self._paths.claims,
+            state="" if is_copy or not self._state.lasting else str(self._state.root),
+            compare_content=plan.options.compare_content,
         )
 
-    def _ends(self, part: LivePart, *, probes: bool) -> Mapping[str, Any]:
+    def _ends(self, part: LivePart) -> Mapping[str, Any]:
         probe: Mapping[str, Any] | None = None
-        if probes and isinstance(part.source, LocalLocation):
+        if isinstance(part.source, LocalLocation):
             actions = (action for each, action in self._plan.each() if each.path == part.path)
             probe = source_probe(self._probe(part, part.source), part.source, actions)
-        elif probes and isinstance(part.destination, LocalLocation) and part.shape is Shape.FOLDER:
+        elif isinstance(part.destination, LocalLocation) and part.shape is Shape.FOLDER:
             probe = self._probe(part, part.destination).write()
         return {"source": self._values(part.source), "destination": self._values(part.destination), "probe": probe}
 
@@ -396,15 +339,42 @@ class Spreading:
         return {**values, "source": source_values(account, self._environ)}
 
 
+def _write_shard(place: SharedStore, shard: Shard) -> None:
+    place.write(f"shards/{task_name(shard.number)}", shard_body(shard))
+
+
 class _Paths(NamedTuple):
-    """The container (empty: none), the place in it and the place of the claim; or their local folders."""
+    """The container (empty: none), the place of all runs in it and that of the claim; or their local folders."""
 
     container: str
-    path: str
+    base: str
     claims: str
 
 
-RANGE_VARIABLE = "BLOBSYNC_SPREAD_RANGE"
+@dataclass(slots=True)
+class RunningTasks:
+    """The tasks of one run, as a job; see :class:`blobsync.spread.spread_engine.Tasks`."""
+
+    shards: Sequence[Shard]
+    place: SealedStore
+    job: ArrayJob
+    hurry: Callable[[], None]
+    note: Callable[[str], None]
+
+    def ended(self) -> str | None:
+        return self.job.ended()
+
+    def stop(self) -> None:
+        """Wait only seconds for a store and a platform that do not answer."""
+        self.hurry()
+        try:
+            self.place.write("ended", b"")
+        except BlobsyncError as error:
+            self.note(
+                f"{self.place.shown} could not be notified that this transfer has ended: {error.message}; the job is "
+                "stopped all the same, and the same command resumes it"
+            )
+        self.job.stop(_HURRIED_SECONDS)
 
 
 def demand_spreadable(options: TransferOptions, cluster: Cluster, *, copies: bool) -> None:
@@ -413,29 +383,14 @@ def demand_spreadable(options: TransferOptions, cluster: Cluster, *, copies: boo
         choose_spread(options, cluster.platform, cluster.name, copies=copies)
 
 
-def with_spread(plan: TransferPlan, cluster: Cluster, environ: Mapping[str, str], *, copies: bool) -> TransferPlan:
+def with_spread(plan: TransferPlan, cluster: Cluster, *, copies: bool) -> TransferPlan:
     """The plan with its spread, if ``--nodes`` was given. Raises ``UsageError``."""
     if plan.options.nodes is None:
         return plan
-    from blobsync.spread.shard import weight
-
-    # A local file is written by one worker, and an object from outside Azure copied by one.
-    whole = plan.route is Route.DOWNLOAD or any(is_source(part.source) for part in plan.parts)
-    least = 0 if whole else _least_range(environ)
-    files, work, large = 0, 0, []
+    files = work = 0
     for _, action in plan.each():
         if action.action is Action.TRANSFER:
             files += 1
             work += weight(action)
-            if 0 < 2 * least <= action.size:
-                large.append(action.size)
-    load = Load(files, work, large)
-    spread = choose_spread(plan.options, cluster.platform, cluster.name, load, copies=copies, least=least)
-    return replace(plan, spread=spread, processes=ProcessChoice(1, "each node has workers of its own"))
-
-
-def _least_range(environ: Mapping[str, str]) -> int:
-    said = environ.get(RANGE_VARIABLE) or str(LEAST_RANGE)
-    if not (said.isascii() and said.isdigit() and 0 < int(said) <= 1 << 50):
-        raise UsageError(f"{RANGE_VARIABLE}={said[:40]!a} is not a number of bytes", hint=f"unset {RANGE_VARIABLE}")
-    return int(said)
+    spread = choose_spread(plan.options, cluster.platform, cluster.name, Load(files, work), copies=copies)
+    return replace(plan, spread=spread, processes=ProcessChoice(1, "each task has processes of its own"))

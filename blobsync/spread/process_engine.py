@@ -23,10 +23,11 @@ from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.direct.pool import CircuitBreaker, not_tried
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.engine_model import TRIAL_FILE, CpuUse, processes_after_trial, usable_cores
+from blobsync.plan.spreading import shard_count
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, KeptFile, MovedBytes
-from blobsync.spread.shard import can_be_in_shard, cut
+from blobsync.spread.shard import can_be_in_shard, cut, weight
 from blobsync.spread.shard_account import TRIES, ShardAccount, WorkersBusy, as_seen_here
 from blobsync.spread.worker_pipe import END_PATIENCE, Credentials, WorkerLostError, WorkerPipe
 from blobsync.transfer.engines import Engine, MoveReport, MoveTask
@@ -142,7 +143,8 @@ class _Run:
 
     def work(self, actions: Sequence[FileAction]) -> list[FileAction]:
         """Returns the files for which no worker could be started; all others are reported."""
-        shards = cut(self._task.part, actions, self._workers)
+        wanted = shard_count(self._workers, sum(map(weight, actions)))
+        shards = cut(self._task.part, actions, wanted)
         # The heaviest first, so that none of them is still running when all others have ended.
         self._waiting = sorted(map(ShardAccount, shards), key=lambda account: account.shard.weight)
         try:

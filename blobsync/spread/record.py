@@ -6,11 +6,11 @@
     {"kept": "a/d.bin", "size": 8388608}                             not finished; the next run goes on from here
     {"bytes": 4194304, "reused": 0}                                  so many more on their way; less than 0 at a retry
     {"moving": 3, "now": "data/a/b.jpg"}                             files under way, and the one that began last
-    {"block": 120, "id": "YnNjMf..."}                                a block of a range is there, or was read
     {"note": "..."}                                                  a sentence for the user
     {"lost": "host", "why": "no connection", "seconds": 0.0}         the worker's requests wait for that host
     {"back": "host"}                                                 and go on
     {"ask": "token", "end": "source"}                                a worker here needs a credential anew
+    {"refused": "..."}                                               why a task cannot work on its node
     {"done": 3}                                                      the shard of this number is at its end
 
 Records are not trusted: a file without a record has not moved, and a record of a file that is not in the shard is an
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -31,7 +31,6 @@ from blobsync.base.file_states import FileState
 from blobsync.plan.transfer_plan import Route
 from blobsync.spread.file_json import FormatError, message_of, object_of, size_of, state_json, state_of, text_of
 from blobsync.spread.shard import is_local
-from blobsync.store.protocol import MAX_BLOCKS
 
 VERSION = 1
 
@@ -40,8 +39,6 @@ _MOST = 1 << 62
 _LONGEST_WAIT = 1e6
 # Names of checksums; "content" and "nothing", too.
 _COMPARED_BY = re.compile("[a-z0-9]{0,20}")
-# All block ids of blobsync are 36 bytes, as base64.
-_BLOCK_ID = re.compile("[A-Za-z0-9+/]{48}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +76,10 @@ class MovedBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedBlock:
-    """Block ``index`` of the large file of a range was put or read, and has this id."""
+class Refused:
+    """The task cannot work on its node; ``why`` is for the user."""
 
-    index: int
-    id: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +100,7 @@ class ShardDone:
 
 # Progress that is shown to the user.
 Progressing: TypeAlias = MovedBytes | UnderWay | Note | Disconnected | Connected
-Answer: TypeAlias = FileRecord | KeptFile | Ready | NamedBlock | Ask | ShardDone | Progressing
+Answer: TypeAlias = FileRecord | KeptFile | Ready | Refused | Ask | ShardDone | Progressing
 
 _ASKED = ("token", "renewed", "source_sas")
 _ENDS = ("source", "destination")
@@ -118,8 +114,8 @@ def answer_line(answer: Answer) -> str:
 def _values(answer: Answer) -> dict[str, Any]:
     if isinstance(answer, Progressing):
         return _shown_values(answer)
-    if isinstance(answer, NamedBlock):
-        return {"block": answer.index, "id": answer.id}
+    if isinstance(answer, Refused):
+        return {"refused": answer.why}
     if isinstance(answer, KeptFile):
         return {"kept": answer.path, "size": answer.size}
     if isinstance(answer, ShardDone):
@@ -178,13 +174,6 @@ def _lost(values: dict[str, Any]) -> Disconnected:
     return Disconnected(text_of(values, "lost"), values["why"], seconds)
 
 
-def _named_block(values: dict[str, Any]) -> NamedBlock:
-    name = text_of(values, "id")
-    if not _BLOCK_ID.fullmatch(name):
-        raise FormatError("id is not that of a block of ours")
-    return NamedBlock(size_of(values, "block", MAX_BLOCKS - 1), name)
-
-
 def _change(values: dict[str, Any], key: str) -> int:
     found = values.get(key)
     if type(found) is not int or not -_MOST < found < _MOST:
@@ -214,10 +203,20 @@ def _compared_by(values: dict[str, Any]) -> str:
     return found
 
 
+def record_body(answers: Iterable[Answer]) -> bytes:
+    """The document with these answers."""
+    return "".join(f"{answer_line(each)}\n" for each in (Ready(), *answers)).encode()
+
+
+def read_body(body: bytes, route: Route) -> list[Answer]:
+    """The answers in a document. Raises ``FormatError``."""
+    return [read_answer(line, route) for line in body.decode("utf-8", "replace").splitlines()]
+
+
 _READERS: Mapping[str, Callable[[dict[str, Any]], Answer]] = {
     "bytes": lambda values: MovedBytes(_change(values, "bytes"), _change(values, "reused")),
     "moving": lambda values: UnderWay(size_of(values, "moving"), text_of(values, "now")),
-    "block": _named_block,
+    "refused": lambda values: Refused(message_of(values, "refused")),
     "kept": lambda values: KeptFile(text_of(values, "kept"), size_of(values, "size")),
     "done": lambda values: ShardDone(size_of(values, "done")),
     "note": lambda values: Note(message_of(values, "note")),

@@ -8,9 +8,6 @@ Its file is JSON lines without secrets, the same for a process here and for a pr
 
 A file of a list of URLs has what the list says of it, ``"listed": ["https://...", "12", "sha256:5fec..."]``.
 
-A range of one large file names its blocks in the first line, ``"blocks": [120, 240]``, and with ``"only_read"`` that
-they are the whole file, to be hashed.
-
 The ends in it are compared only: a worker moves files between the ends of its orders, and refuses a shard that names
 others.
 """
@@ -18,18 +15,15 @@ others.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any
 
 from blobsync.base.reasons import Reason
 from blobsync.config.given_source import listed_file, words_of
 from blobsync.config.model import ListedFile
-from blobsync.direct.file_blocks import BlockOrder
-from blobsync.plan.blocks import BlockRange, block_bytes, block_count, block_ranges, range_bytes
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.spreading import shard_count
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.spread.file_json import (
     FormatError,
@@ -45,21 +39,21 @@ from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.read_only import SourceStore
 
 VERSION = 1
-# Version of ranges: a worker that does not know them would move the whole file.
-_RANGE_VERSION = 2
 
 # The cost of one request besides its bytes, as bytes; and how much one request moves.
 _REQUEST = 256 << 10
 _PIECE = 8 << 20
 # A larger shard takes too much of a worker's memory.
-_MOST_FILES = 5_000
+MOST_FILES = 5_000
+# The platform may allow fewer tasks than that takes.
+_MOST_OF_A_TASK = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
     """Files of one part, each ``TRANSFER``. ``path`` is the part as a user would type it; the ends are strings,
-    a path or a URL without SAS. ``number`` is unique in its part. ``order``: only these blocks of its one file.
-    ``listed``: where each file is, if the source is a list of URLs."""
+    a path or a URL without SAS. ``number`` is unique in its part. ``listed``: where each file is, if the source is a
+    list of URLs."""
 
     number: int
     route: Route
@@ -67,15 +61,11 @@ class Shard:
     source: str
     destination: str
     actions: tuple[FileAction, ...]
-    order: BlockOrder | None = None
     listed: tuple[ListedFile, ...] = ()
 
     @property
     def weight(self) -> int:
         """The amount of work; see :func:`weight`."""
-        if self.order is not None and self.order.only_read:
-            (action,) = self.actions
-            return range_bytes(size_of_file(action), self.order.blocks)
         return sum(map(weight, self.actions))
 
 
@@ -84,17 +74,17 @@ def weight(action: FileAction) -> int:
     return action.size + (1 + action.size // _PIECE) * _REQUEST
 
 
-def cut(part: LivePart, actions: Sequence[FileAction], workers: int) -> tuple[Shard, ...]:
-    """Put every action into exactly one shard, in order; the result is deterministic.
+def cut(part: LivePart, actions: Sequence[FileAction], wanted: int, most_files: int = MOST_FILES) -> tuple[Shard, ...]:
+    """Put every action into exactly one of about ``wanted`` shards, in order; the result is deterministic.
 
-    No shard weighs more than an equal share plus one file. There are at least as many as ``workers``, if there are as
-    many files.
+    No shard weighs more than an equal share plus one file, nor has more than ``most_files``. There are at least as many
+    as ``wanted``, if there are as many files.
     """
     weights = [weight(action) for action in actions]
-    wanted = shard_count(workers, sum(weights))
     ends = str(part.source), str(part.destination)
     edges = _edges(weights, min(wanted, len(actions)))
-    runs = [actions[start:stop] for first, last in pairwise(edges) for start, stop in _short_runs(first, last)]
+    places = (place for first, last in pairwise(edges) for place in _short_runs(first, last, most_files))
+    runs = [actions[start:stop] for start, stop in places]
     return tuple(
         Shard(number, part.route, part.path, *ends, tuple(run), listed=_listed(part.source, run))
         for number, run in enumerate(runs)
@@ -111,26 +101,6 @@ def _listed(source: OpenLocation, actions: Sequence[FileAction]) -> tuple[Listed
 def listed_at(source: OpenBlob, shard: Shard) -> Mapping[str, ListedFile]:
     """The files of a shard by their names in ``source``, a list of URLs."""
     return {source.at(action.path): line for action, line in zip(shard.actions, shard.listed, strict=True)}
-
-
-def cut_file(part: LivePart, action: FileAction, about: int, there: Collection[int] = ()) -> tuple[Shard, ...]:
-    """Cut one large file into ranges of ``about`` bytes; the size of each is the bytes that have to move, without the
-    blocks that are ``there``, by number. For an upload also a shard that reads all of it."""
-    size = size_of_file(action)
-    ends = str(part.source), str(part.destination)
-    orders = []
-    for each in block_ranges(size, about):
-        known = sum(block_bytes(size, index) for index in range(*each) if index in there)
-        orders.append((replace(action, size=range_bytes(size, each) - known), BlockOrder(each)))
-    if part.route is Route.UPLOAD:
-        # This shard moves nothing.
-        orders.insert(0, (replace(action, size=0), BlockOrder(BlockRange(0, block_count(size)), only_read=True)))
-    return tuple(Shard(0, part.route, part.path, *ends, (each,), order) for each, order in orders)
-
-
-def size_of_file(action: FileAction) -> int:
-    """The size of the whole file, of which the action may be a range."""
-    return action.source.size if action.source is not None else action.size
 
 
 def _edges(weights: Sequence[int], wanted: int) -> list[int]:
@@ -150,18 +120,15 @@ def _edges(weights: Sequence[int], wanted: int) -> list[int]:
     return [*edges, len(weights)]
 
 
-def _short_runs(first: int, last: int) -> Iterator[tuple[int, int]]:
-    for start in range(first, last, _MOST_FILES):
-        yield start, min(start + _MOST_FILES, last)
+def _short_runs(first: int, last: int, most: int) -> Iterator[tuple[int, int]]:
+    for start in range(first, last, most):
+        yield start, min(start + most, last)
 
 
 def shard_lines(shard: Shard) -> Iterator[str]:
     """The lines of the shard's file, without line ends."""
     head: dict[str, Any] = {"number": shard.number, "route": shard.route.value, "path": shard.path}
-    if shard.order is not None:
-        head |= {"blocks": list(shard.order.blocks), "only_read": shard.order.only_read}
-    version = VERSION if shard.order is None else _RANGE_VERSION
-    yield _json({"blobsync_shard": version, **head, "source": shard.source, "destination": shard.destination})
+    yield _json({"blobsync_shard": VERSION, **head, "source": shard.source, "destination": shard.destination})
     for action, listed in zip_longest(shard.actions, shard.listed):
         line = {
             "path": action.path,
@@ -204,7 +171,7 @@ class ShardReader:
         return None
 
     def _begin(self, values: dict[str, Any]) -> None:
-        if values.get("blobsync_shard") != (_RANGE_VERSION if "blocks" in values else VERSION):
+        if values.get("blobsync_shard") != VERSION:
             raise FormatError(f"not a shard of version {VERSION}")
         size_of(values, "number")
         for key in ("path", "source", "destination"):
@@ -217,8 +184,8 @@ class ShardReader:
 
     def _add(self, values: dict[str, Any]) -> None:
         action = _action(values, self._route)
-        if len(self._actions) >= _MOST_FILES:
-            raise FormatError(f"a shard has more than {_MOST_FILES:,} files")
+        if len(self._actions) >= _MOST_OF_A_TASK:
+            raise FormatError(f"a shard has more than {_MOST_OF_A_TASK:,} files")
         if action.path in self._seen:
             raise FormatError(f"{shown_name(action.path)} is there twice")
         self._seen.add(action.path)
@@ -236,9 +203,21 @@ class ShardReader:
         if "" in self._seen and len(self._seen) > 1:
             raise FormatError("one file is the part itself, and others are in it")
         ends = head["source"], head["destination"]
-        actions = tuple(self._actions)
-        order = _order(head, self._route, actions) if "blocks" in head else None
-        return Shard(head["number"], self._route, head["path"], *ends, actions, order, tuple(self._listed))
+        return Shard(head["number"], self._route, head["path"], *ends, tuple(self._actions), tuple(self._listed))
+
+
+def shard_body(shard: Shard) -> bytes:
+    """The shard's file."""
+    return ("\n".join(shard_lines(shard)) + "\n").encode()
+
+
+def read_shard(body: bytes) -> Shard:
+    """Parse a shard's file. Raises ``FormatError``."""
+    reader = ShardReader()
+    for line in body.decode("utf-8", "replace").splitlines():
+        if (shard := reader.take(line)) is not None:
+            return shard
+    raise FormatError("lines of the shard are missing")
 
 
 def is_local(route: Route) -> tuple[bool, bool]:
@@ -247,28 +226,18 @@ def is_local(route: Route) -> tuple[bool, bool]:
 
 
 def can_be_in_shard(action: FileAction, route: Route) -> bool:
-    """Whether the validation would accept it: not a part that is a single file, which has no name, nor a file of
-    unknown state."""
+    """Whether the validation would accept it: not a download of a single file, which has no name, nor a file of unknown
+    state."""
     if action.source is None:
         return False
+    if not action.path and action.target is None:
+        return route is not Route.DOWNLOAD
     try:
         for key in ("path", *(["target"] if action.target is not None else [])):
             name_of({"path": action.path, "target": action.target}, key, local=any(is_local(route)))
     except FormatError:
         return False
     return True
-
-
-def _order(head: dict[str, Any], route: Route, actions: tuple[FileAction, ...]) -> BlockOrder:
-    blocks = head["blocks"]
-    if route is Route.DOWNLOAD or len(actions) != 1 or not isinstance(blocks, list) or len(blocks) != 2:
-        raise FormatError("blocks are of one file, which goes into a container")
-    (action,) = actions
-    size = size_of_file(action)
-    first, stop = (size_of({"blocks": each}, "blocks") for each in blocks)
-    if not first < stop <= block_count(size):
-        raise FormatError("the file does not have such blocks")
-    return BlockOrder(BlockRange(first, stop), only_read=head.get("only_read") is True)
 
 
 def _action(values: dict[str, Any], route: Route) -> FileAction:

@@ -1,29 +1,26 @@
-"""The state of one shard: which files have a record, which bytes count, and what this machine has verified itself.
-
-Files that workers report are read on this machine. A worker's MD5 counts only for a version of a file that no longer
-exists.
-"""
+"""The state of one shard: which files have a record, and which bytes count; and which reports count as verified."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
-from blobsync.base.events import BytesMoved, BytesReused, Listener, UnderWay, WorkerMoved
+from blobsync.base.events import BytesMoved, BytesReused, Emit, Listener, Looked, UnderWay, WorkerMoved
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
-from blobsync.local.files import hash_file, reading_threads
+from blobsync.base.stopping import NEVER, StopRequest
+from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.spread.file_json import FormatError, shown_name
-from blobsync.spread.record import FileRecord, NamedBlock
+from blobsync.spread.record import FileRecord
 from blobsync.spread.shard import Shard
-from blobsync.store.open_locations import OpenLocation
+from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.transfer.engines import Moved
+from blobsync.transfer.fresh_look import states_at_destination
 
 # Maximum attempts of a shard.
 TRIES = 3
@@ -32,8 +29,7 @@ TRIES = 3
 @dataclass(slots=True)
 class ShardAccount:
     """Attempt number ``attempt`` of a shard, by ``worker``. ``left`` are the files without a record; ``moving`` and
-    ``reused`` are the bytes that the worker reported and that belong to no finished file. ``named`` are the ids of a
-    range's blocks."""
+    ``reused`` are the bytes that the worker reported and that belong to no finished file."""
 
     shard: Shard
     attempt: int = 1
@@ -41,7 +37,6 @@ class ShardAccount:
     left: dict[str, FileAction] = field(init=False)
     moving: int = 0
     reused: int = 0
-    named: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.left = {action.path: action for action in self.shard.actions}
@@ -62,25 +57,6 @@ class ShardAccount:
         self.moving -= moved.action.size - moved.reused
         self.reused -= moved.reused
         return moved
-
-    def name(self, block: NamedBlock) -> None:
-        """Add a worker's report of a block. Raises ``FormatError`` for one that is not in the shard."""
-        order = self.shard.order
-        if order is None or not order.blocks.first <= block.index < order.blocks.stop:
-            raise FormatError(f"block {block.index} is not in this shard")
-        self.named[block.index] = block.id
-
-    def ranged(self, record: FileRecord) -> FileState:
-        """The state of the source in the record of a finished range. Raises ``FormatError`` if it is impossible."""
-        action, order = self._waiting(record), self.shard.order
-        source = record.source
-        if order is None or source is None or not is_same_version(action.source, source):
-            raise FormatError(f"{shown_name(record.path)} is reported in another version than the plan's")
-        if len(self.named) != order.blocks.stop - order.blocks.first or (order.only_read and source.md5 is None):
-            raise FormatError(f"{shown_name(record.path)} is reported without all of its blocks")
-        del self.left[action.path]
-        self.moving -= action.size
-        return source
 
     def _waiting(self, record: FileRecord) -> FileAction:
         action = self.left.get(record.path)
@@ -175,28 +151,6 @@ def as_seen_here(end: OpenLocation, moved: Moved) -> Moved:
     return moved._replace(destination=None)
 
 
-def file_to_read(source: OpenLocation, destination: OpenLocation, moved: Moved) -> Path | None:
-    """The file whose content this machine can read itself; None if both ends are containers, or if the file does not
-    exist here."""
-    if isinstance(source, LocalLocation):
-        return source.at(moved.action.path)
-    if isinstance(destination, LocalLocation) and as_seen_here(destination, moved).destination is not None:
-        return destination.at(moved.action.target or moved.action.path)
-    return None
-
-
-def with_own_look(moved: Moved, own: LocalState | None) -> Moved:
-    """A worker's report, with what this machine read of its local end (``own``)."""
-    if isinstance(moved.source, LocalState):
-        # Another version by now: only the worker knows the one that moved.
-        return moved._replace(source=own) if own is not None and own.same_file(moved.source) else moved
-    there = moved.destination
-    if isinstance(there, LocalState):
-        seen = own if own is not None and own.same_file(there) else None
-        return moved._replace(destination=seen, source=known_source(moved))
-    return moved._replace(source=known_source(moved))
-
-
 def known_source(moved: Moved) -> FileState | None:
     """The source as the plan knows it; a blob without an MD5 gets the one of the worker that read it."""
     planned, reported = moved.action.source, moved.source
@@ -205,46 +159,65 @@ def known_source(moved: Moved) -> FileState | None:
     return reported
 
 
-class OwnReading:
-    """Reads local files in threads while workers move others. Callbacks run in the thread that calls :meth:`settle`.
-    A file that is still being read does not delay the end."""
+class Compared(NamedTuple):
+    """Reports of tasks beside a fresh look. ``verified``, with the present state of the destination; ``changed``: the
+    source is no more the version that moved; ``others``: the destination is not what the task wrote."""
 
-    def __init__(self, threads: int | None = None, read: Callable[[Path], LocalState | None] = hash_file) -> None:
-        self._most = threads or reading_threads()
-        self._hashed = read
-        self._todo: SimpleQueue[tuple[Path, Callable[[LocalState | None], None]] | None] = SimpleQueue()
-        self._read: SimpleQueue[tuple[LocalState | None, Callable[[LocalState | None], None]]] = SimpleQueue()
-        self._gone = threading.Event()
-        self._threads = 0
-        self.open = 0
+    verified: Sequence[Moved]
+    changed: Sequence[Moved]
+    others: Sequence[Moved]
 
-    def begin(self, file: Path, then: Callable[[LocalState | None], None]) -> None:
-        """Read the file in a thread; ``then`` gets its state with MD5, or None if it cannot be read as one version."""
-        self.open += 1
-        self._todo.put((file, then))
-        if self._threads < min(self._most, self.open):
-            self._threads += 1
-            threading.Thread(target=self._work, daemon=True).start()
 
-    def settle(self, seconds: float = 0.0) -> None:
-        """Run the callbacks of files that are read, after waiting at most ``seconds`` for the first."""
-        with suppress(Empty):
-            state, then = self._read.get(timeout=seconds)
-            while True:
-                self.open -= 1
-                then(state)
-                state, then = self._read.get_nowait()
+def compared(part: LivePart, reports: Sequence[Moved], emit: Emit, stop: StopRequest = NEVER) -> Compared:
+    """Look at both ends of files that tasks have reported; nothing is read but the listing and ``stat``.
 
-    def close(self) -> None:
-        """Begin no other file."""
-        self._gone.set()
-        for _ in range(self._threads):
-            self._todo.put(None)
+    A blob is what its task wrote if it has the reported ETag, size and MD5, a file if ``stat`` shows nothing else. Of
+    an upload the source has to be the file that the task read, too.
+    """
+    found: tuple[list[Moved], list[Moved], list[Moved]] = ([], [], [])
+    states = _destinations(part, reports, emit, stop)
+    for moved in reports:
+        now = states.get(moved.action.path)
+        source, there = moved.source, moved.destination
+        if now is None or there is None or not _is_same(there, now):
+            found[2].append(moved)
+        elif isinstance(source, LocalState) and not _is_there(part.source, moved.action.path, source):
+            found[1].append(moved)
+        else:
+            # Of a file only the task knows the MD5.
+            seen = there if isinstance(there, LocalState) else now
+            found[0].append(moved._replace(source=known_source(moved), destination=seen))
+    return Compared(*found)
 
-    def _work(self) -> None:
-        while (one := self._todo.get()) is not None and not self._gone.is_set():
-            file, then = one
-            self._read.put((self._hashed(file), then))
+
+def _destinations(part: LivePart, reports: Sequence[Moved], emit: Emit, stop: StopRequest) -> Mapping[str, FileState]:
+    end = part.destination
+    if isinstance(end, OpenBlob):
+        return states_at_destination(end, reports, emit, stop) if reports else {}
+    names = {each.action.path: each.action.target or each.action.path for each in reports}
+    stats = {path: _stat(end, name) for path, name in names.items()}
+    emit(Looked(len(stats)))
+    return {path: state for path, state in stats.items() if state is not None}
+
+
+def _is_same(reported: FileState, now: FileState) -> bool:
+    if isinstance(reported, LocalState) and isinstance(now, LocalState):
+        return reported.same_file(now)
+    if isinstance(reported, RemoteState) and isinstance(now, RemoteState):
+        # The answer to a copy from server to server has no MD5.
+        return (reported.size, reported.etag) == (now.size, now.etag) and reported.md5 in (None, now.md5)
+    return False
+
+
+def _is_there(end: OpenLocation, name: str, known: LocalState) -> bool:
+    now = _stat(end, name)
+    return now is not None and now.same_file(known)
+
+
+def _stat(end: OpenLocation, name: str) -> LocalState | None:
+    with suppress(OSError):
+        return LocalState.of(os.stat(end.at(name)))
+    return None
 
 
 class WorkersBusy:

@@ -33,7 +33,6 @@ from blobsync.spread.record import (
     FileRecord,
     KeptFile,
     MovedBytes,
-    NamedBlock,
     Ready,
     ShardDone,
     answer_line,
@@ -93,10 +92,6 @@ class Outgoing:
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None:
         self.say(FileRecord(action.path, failure=failure))
-
-    def block_named(self, index: int, name: str) -> None:
-        """Report a block of a large file's range."""
-        self.say(NamedBlock(index, name))
 
     def file_kept(self, action: FileAction, size: int) -> None:
         self.say(KeptFile(action.path, size))

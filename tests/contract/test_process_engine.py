@@ -20,8 +20,9 @@ from blobsync.base.redaction import Secret
 from blobsync.base.stopping import StopRequest
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
+from blobsync.plan.spreading import shard_count
 from blobsync.spread.process_engine import ProcessEngine
-from blobsync.spread.shard import cut
+from blobsync.spread.shard import cut, weight
 from blobsync.spread.worker_pipe import Credentials, WorkerPipe
 from blobsync.store.connect import signer_for
 from blobsync.store.protocol import BlobStore
@@ -290,7 +291,7 @@ def test_what_fails_every_file_is_not_begun_for_the_others(tmp_path: Path) -> No
     credentials = Credentials(lambda container: BearerSigner(_no_token), _no_copies, {})
     engine = ProcessEngine(Refusing(), lambda files, size: 2, credentials, workers)  # type: ignore[arg-type]
     task = upload(tmp_path / "up", MemoryStore(), "p")
-    assert len(cut(task.part, task.actions, 2)) == 12
+    assert shard_count(2, sum(map(weight, task.actions))) == 16 > len(task.actions)
     engine.move(task, report, RecordingListener())
     assert len(report.failed) == 12
     assert {failure.code for _, failure in report.failed} == {"sas_expired"}

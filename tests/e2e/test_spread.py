@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.e2e.world import (
     kill_tree,
     random_files,
     read_tree,
+    sha256,
     wait_until,
     write_tree,
 )
@@ -66,13 +68,14 @@ def processes_of(folder: Path) -> list[tuple[int, str]]:
     for entry in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
             words = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            if f"{folder}/" in words and ("blobsync.jobs" in words or " spread --job " in words):
+            if f"{folder}/" in words and ("blobsync.backends.local.supervisor" in words or " spread --" in words):
                 found.append((int(entry), words))
     return found
 
 
-def workers_of(folder: Path) -> list[int]:
-    return [pid for pid, words in processes_of(folder) if "--worker" in words]
+def tasks_of(folder: Path) -> list[int]:
+    """The processes of tasks, those that they have forked last."""
+    return sorted(pid for pid, words in processes_of(folder) if " spread --" in words)
 
 
 def _moves(counting: FaultHandle) -> int:
@@ -85,35 +88,36 @@ def fill(container: Container, files: Mapping[str, bytes]) -> None:
         container.put(f"data/{name}", data)
 
 
-def job_of(err: str) -> str:
-    (found,) = set(re.findall(r"job (\S+) on ", err))
-    return str(found)
+def jobs_of(err: str) -> list[str]:
+    """The jobs of a command, in their order."""
+    return list(dict.fromkeys(re.findall(r"job (\S+) on ", err)))
 
 
 @pytest.mark.soak
-def test_an_upload_survives_a_worker_that_is_killed_and_is_a_job_like_any_other(
+def test_an_upload_survives_a_task_that_is_killed_and_is_a_job_like_any_other(
     project: Project, container: Container, counting: FaultHandle
 ) -> None:
     write_tree(project.data, _FILES)
     project.configure(container, url=counting.url)
     plan = project.json("plan", "u", "data", *_TWO)
     assert plan.data["spread"]["nodes"] == 2 and plan.data["spread"]["backend"] == "local", str(plan)
-    assert "Nodes: 2" in project.run("plan", "u", "data", *_TWO).out
+    assert "Nodes: 2; 2 tasks, 2 at a time with 1 process each" in project.run("plan", "u", "data", *_TWO).out
     process = project.start("u", "data", *_TWO, *_SLOWLY, "--json")
     assert wait_until(lambda: _moves(counting) > 40 or process.poll() is not None, seconds=60)
-    workers = workers_of(project.root)
-    assert len(workers) == 2
-    (first,) = [pid for pid, words in processes_of(project.root) if "--worker" in words and "--node-rank 0" in words]
-    os.kill(first, signal.SIGKILL)
+    tasks = tasks_of(project.root)
+    assert len(tasks) == 2
+    os.kill(tasks[0], signal.SIGKILL)
     done = project.finish(process)
     assert (done.code, done.data["transferred"], done.data["verified"]) == (0, len(_FILES), len(_FILES)), str(done)
     assert container.contents("data/") == _HASHES
-    # Shards, records, claims and uncommitted blocks are removed.
+    # Shards, records, the claim and uncommitted blocks are removed.
     assert set(container.names(uncommitted=True)) == {f"data/{name}" for name in _FILES}
-    job = job_of(done.err)
-    shown = project.json("q", job)
-    assert shown.data["jobs"][0]["status"] == "Completed", str(shown)
-    assert "worker 0 was killed by signal 9; starting it again" in project.run("logs", job).out
+    # What the killed task had not recorded is another job's.
+    first, second = jobs_of(done.err)
+    assert "of the job are left: it ended early, Failed" in done.err and "another job takes them" in done.err
+    shown = {each["job_id"]: each["status"] for each in project.json("q", first, second).data["jobs"]}
+    assert shown == {first: "Failed", second: "Completed"}
+    assert re.search(r"task \d of data: \d+ files, \S+ \S+, 0 failed", project.run("logs", second).out)
     secret = container.key.encode()
     assert not [
         file for file, text in every_text_below(project.root / ".blobsync") if secret in text or b"sig=" in text
@@ -169,7 +173,7 @@ def test_what_cannot_be_is_a_usage_error(
 @pytest.mark.soak
 @pytest.mark.slurm
 @pytest.mark.timeout(600)
-def test_two_slurm_nodes_upload_lose_a_worker_and_download(
+def test_two_slurm_nodes_upload_lose_a_process_and_download(
     project: Project, container: Container, counting: FaultHandle, slurm_cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     write_tree(project.data, _FILES)
@@ -178,22 +182,60 @@ def test_two_slurm_nodes_upload_lose_a_worker_and_download(
     project.environ.update(slurm_cluster.environ)
     for each in (project, other):
         each.configure(container, url=counting.url, extra={"platform": "slurm", "gpu_per_node": 0, "runtime": runtime})
-    process = project.start("u", "data", *_TWO, "--cap-mbps", "100", "--json")
+    counting.inject(HELD)
+    process = project.start("u", "data", *_TWO, "--json")
     assert wait_until(lambda: _moves(counting) > 60 or process.poll() is not None, seconds=120)
-    workers = workers_of(tmp_path)
-    assert len(workers) == 8, str(project.finish(process))
-    os.kill(workers[0], signal.SIGKILL)
+    # Two tasks; of the four processes of each, those with a large file are there in any case.
+    tasks = tasks_of(tmp_path)
+    assert 2 < len(tasks) <= 10, str(project.finish(process))
+    os.kill(tasks[-1], signal.SIGKILL)
+    counting.inject()
+    counting.release()
     done = project.finish(process)
     assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)
     assert container.contents() == {f"data/{name}": digest for name, digest in _HASHES.items()}
-    shown = project.json("q", job_of(done.err)).data["jobs"][0]
-    assert shown["backend"] == "slurm" and len(shown["hosts"]) == 2, str(shown)
-    done = other.json("d", "data", *_TWO)
+    # The task itself moved what its process had not recorded.
+    (job,) = jobs_of(done.err)
+    shown = project.json("q", job).data["jobs"][0]
+    assert (shown["backend"], shown["status"]) == ("slurm", "Completed"), str(shown)
+    # Four tasks at a time, of which one has room: another job has all of the other node.
+    slurm_cluster.client("sbatch", "--exclusive", "--nodelist=n2", f"--output={tmp_path}/other.txt", "--wrap=sleep 600")
+    done = other.json("d", "data", "--nodes", "4")
     assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)
     assert read_tree(other.data) == _HASHES
 
 
-def test_a_detached_transfer_goes_on_without_its_command_and_survives_its_parent(
+@pytest.mark.soak
+@pytest.mark.slurm
+@pytest.mark.timeout(600)
+def test_the_array_of_a_killed_command_is_cancelled_before_the_next_one_begins(
+    project: Project, container: Container, counting: FaultHandle, slurm_cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    write_tree(project.data, _FILES)
+    runtime = {"python": sys.executable, "scratch": str(tmp_path / "scratch")}
+    project.environ.update(slurm_cluster.environ)
+    project.configure(container, url=counting.url, extra={"platform": "slurm", "gpu_per_node": 0, "runtime": runtime})
+    counting.inject(HELD)
+    process = project.start("u", "data", *_TWO)
+    assert wait_until(lambda: _moves(counting) > 60 or process.poll() is not None, seconds=120)
+    os.kill(process.pid, signal.SIGKILL)
+    (first,) = jobs_of(project.finish(process).err)
+    second = project.start("u", "data", *_TWO, "--json")
+
+    def is_canceled() -> bool:
+        return bool(project.json("q", first).data["jobs"][0]["status"] == "Canceled")
+
+    assert wait_until(lambda: is_canceled() or second.poll() is not None, seconds=120, pause=0.5)
+    counting.inject()
+    counting.release()
+    done = project.finish(second)
+    # What its tasks had recorded or moved does not move again.
+    assert f"an earlier command left the job {first}: stopping it" in done.err and is_canceled(), str(done)
+    assert (done.code, done.data["verified"]) == (0, len(_FILES)) and done.data["unchanged"] > 60, str(done)
+    assert container.contents() == {f"data/{name}": digest for name, digest in _HASHES.items()}
+
+
+def test_a_detached_transfer_goes_on_without_its_command_and_is_never_completed_unverified(
     project: Project, container: Container, counting: FaultHandle
 ) -> None:
     write_tree(project.data, _FILES)
@@ -205,22 +247,42 @@ def test_a_detached_transfer_goes_on_without_its_command_and_survives_its_parent
     second = project.json("u", "data", *_TWO)
     assert (second.code, second.codes) == (3, {"spread_busy"}), str(second)
 
-    def state() -> str:
-        return str(project.json("q", job).data["jobs"][0]["status"])
+    def shown() -> Mapping[str, Any]:
+        return dict(project.json("q", job).data["jobs"][0])
 
     assert wait_until(lambda: _moves(counting) > 60, seconds=60), project.run("logs", job).out
-    for pid, words in processes_of(project.root):
-        if "--worker -1" in words:
-            os.kill(pid, signal.SIGKILL)
     counting.inject()
     counting.release()
-    assert wait_until(lambda: state() in ("Completed", "Failed"), seconds=120, pause=0.5)
-    told = project.run("logs", job).out
-    assert state() == "Completed" and f"{len(_FILES):,} files verified, 0 failed" in told, told
+    assert wait_until(lambda: shown()["status"] in ("Completed", "Failed"), seconds=120, pause=0.5)
+    told = "".join(project.run("logs", job, "--rank", str(rank)).out for rank in range(2))
+    assert shown()["status"] == "Completed" and f"{len(_FILES):,} files verified, 0 failed" in told, told
     assert container.contents("data/") == _HASHES
     again = project.json("u", "data", *_TWO)
     assert (again.code, again.data["unchanged"], again.data["transferred"]) == (0, len(_FILES), 0), str(again)
     assert set(container.names()) == {f"data/{name}" for name in _FILES}
+
+
+def test_what_no_task_has_closed_the_next_command_closes(
+    project: Project, container: Container, counting: FaultHandle
+) -> None:
+    write_tree(project.data, _FILES)
+    project.configure(container, url=counting.url)
+    counting.inject(HELD)
+    job = project.json("u", "data", *_TWO, "--detach").data["job_id"]
+    place = next(name.partition("shards/")[0] for name in container.names(".blobsync/") if "/shards/" in name)
+    # Somebody else says that he closes it.
+    container.put(f"{place}closing", b"9")
+    counting.inject()
+    counting.release()
+    ended = ("Completed", "Failed")
+    assert wait_until(lambda: project.json("q", job).data["jobs"][0]["status"] in ended, seconds=120, pause=0.5)
+    left = project.json("q", job).data["jobs"][0]
+    assert left["status"] == "Failed" and "moved, not verified" in left["reason"], left
+    again = project.json("u", "data", *_TWO)
+    assert (again.code, again.data["unchanged"], again.data["transferred"]) == (0, len(_FILES), 0), str(again)
+    assert f"an earlier run that was stopped moved {len(_FILES)} files" in again.err
+    closed = project.json("q", job).data["jobs"][0]
+    assert closed["status"] == "Completed" and "a later command verified it" in closed["reason"], closed
 
 
 def test_a_saved_plan_that_leaves_its_transfer_to_nodes_does(project: Project, container: Container) -> None:
@@ -233,3 +295,21 @@ def test_a_saved_plan_that_leaves_its_transfer_to_nodes_does(project: Project, c
     ended = ("Completed", "Failed")
     assert wait_until(lambda: project.json("q", job).data["jobs"][0]["status"] in ended, seconds=120, pause=0.5)
     assert container.contents("data/") == hashes({"a.txt": b"a", "b.txt": b"b"})
+
+
+@pytest.mark.soak
+def test_a_part_that_is_one_large_file_is_one_task_and_is_downloaded_by_the_command(
+    project: Project, container: Container
+) -> None:
+    big, words = random_files(20261221, 0, [24 << 20])["large0.bin"], ("data/sets/big.bin", *_TWO)
+    write_tree(project.root, {words[0]: big})
+    project.configure(container)
+    done = project.json("u", *words)
+    assert (done.code, done.data["transferred"]) == (0, 1) and ": 1 task, 1 at a time" in done.err, str(done)
+    assert container.contents() == {words[0]: sha256(big)}
+    (project.root / words[0]).unlink()
+    refused = project.json("d", *words, "--detach")
+    assert refused.code == 2 and "is one file, and no node can show" in refused.errors[0]["message"], str(refused)
+    back = project.json("d", *words)
+    assert (back.code, back.data["transferred"], jobs_of(back.err)) == (0, 1, []), str(back)
+    assert read_tree(project.data) == {"sets/big.bin": sha256(big)}

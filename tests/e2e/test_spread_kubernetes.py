@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_kubernetes import kube_cluster
-from tests.e2e.test_spread import nothing_is_left, workers_of
+from tests.e2e.test_spread import nothing_is_left, tasks_of
 from tests.e2e.world import Container, Project, hashes, random_files, wait_until
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.kube.cluster import IMAGE, RealCluster, stand_in
@@ -23,7 +23,7 @@ _FILES = random_files(20261218, 120, [9 << 20] * 2)
 
 
 @pytest.mark.soak
-def test_pods_copy_from_server_to_server_and_lose_one_worker(
+def test_pods_copy_from_server_to_server_and_lose_a_process(
     project: Project, new_container: Callable[[str], Container], service: str, kube_cluster: RealCluster
 ) -> None:
     stand_in(kube_cluster)
@@ -44,8 +44,8 @@ def test_pods_copy_from_server_to_server_and_lose_one_worker(
         assert wait_until(lambda: project.json("q").data["jobs"] or process.poll() is not None, seconds=60, pause=0.5)
         job = project.json("q").data["jobs"][0]["job_id"]
         # The path of a pod's program contains the job's id.
-        assert wait_until(lambda: workers_of(Path(job)) or process.poll() is not None, seconds=120)
-        for pid in workers_of(Path(job))[:1]:
+        assert wait_until(lambda: tasks_of(Path(job)) or process.poll() is not None, seconds=120)
+        for pid in tasks_of(Path(job))[-1:]:
             os.kill(pid, signal.SIGKILL)
         done = project.finish(process, seconds=300)
         assert (done.code, done.data["transferred"]) == (0, len(_FILES)), str(done)

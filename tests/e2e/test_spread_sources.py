@@ -113,7 +113,7 @@ def test_nodes_copy_a_list_of_the_web_also_without_their_command(
 
 
 @pytest.mark.soak
-def test_a_killed_command_and_a_worker_without_boto3(
+def test_a_killed_command_and_a_node_without_boto3(
     project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container, tmp_path: Path
 ) -> None:
     files = random_files(24, 120, [])
@@ -131,7 +131,7 @@ def test_a_killed_command_and_a_worker_without_boto3(
     (tmp_path / "none").mkdir()
     # The command finds boto3, the node does not.
     (tmp_path / "none/sitecustomize.py").write_text(
-        "import sys\nif '--worker' in sys.orig_argv:\n    sys.modules['boto3'] = None\n"
+        "import sys\nif 'spread' in sys.orig_argv:\n    sys.modules['boto3'] = None\n"
     )
     project.environ["PYTHONPATH"] = str(tmp_path / "none")
     bare = project.json(*_COPY)

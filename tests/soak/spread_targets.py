@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from blobsync.base.seals import SealKey
 from blobsync.plan.transfer_plan import Route
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import read_answer
-from blobsync.spread.sealed_store import SealedStore, parent_keys, worker_keys
+from blobsync.spread.sealed_store import SealedStore
 from blobsync.spread.shard import ShardReader
 from blobsync.spread.shared_store import FolderStore
 from tests.soak.target import Target, ignoring, text
@@ -36,6 +35,7 @@ _RECORDS = f"""\
 {{"kept":"c","size":8388608}}
 {{"note":"a sentence"}}
 {{"ask":"token","end":"source"}}
+{{"refused":"n1: f0 is another file here"}}
 {{"done":3}}
 """
 
@@ -67,54 +67,43 @@ class _OneDocument(FolderStore):
     def read(self, name: str) -> bytes | None:
         return self.document
 
-    def names(self, folder: str) -> list[str]:
-        text = self.document.decode("utf-8", "replace")
-        return [text] if re.fullmatch("[A-Za-z0-9][A-Za-z0-9~.-]{0,199}", text) else []
-
 
 def _ignored(text: str) -> None:
     """Drops the warnings about foreign documents."""
 
 
 _RUN = SealKey(bytes(range(32)))
-_WORKER = "node1.0"
 _SEALED = {
-    "alive": b"1",
-    "stop": b"",
-    "slow": b'{"seconds":5,"by":"node1.0","mark":"00"}',
+    "ended": b"",
+    "closing": b"0000001",
     "shards/0000001": _SHARD.encode(),
-    "plan/0000000": _DOWN.encode(),
-    "records/0000001~node1.0-0badcafe~000000": _RECORDS.encode(),
-    "refused/node1.0": b"n1: f0 is another file here",
+    "records/0000001": _RECORDS.encode(),
     "result": b'{"job":"me_1_x","exit_code":0,"transferred":1,"verified":1,"failures":[]}',
 }
 
 
-def _place(*, parent: bool) -> tuple[_OneDocument, SealedStore]:
+def _place() -> tuple[_OneDocument, SealedStore]:
     raw = _OneDocument()
-    keys = parent_keys(_RUN) if parent else worker_keys(_RUN, _WORKER)
-    return raw, SealedStore(raw, keys, "run", _ignored, session="one")
+    return raw, SealedStore(raw, _RUN, "run", _ignored)
 
 
 def _document(name: str, body: bytes) -> bytes:
-    raw, place = _place(parent=True)
+    raw, place = _place()
     place.write(name, body)
     return raw.document
 
 
 _DOCUMENTS = {name: _document(name, body) for name, body in _SEALED.items()}
-_USERS = _RUN.seal("run", "place", "run", b'{"run":"a","session":"b"}')
+_USERS = _RUN.seal("known", "place", "known", b'{"a":1}')
 
 
 def _sealed(data: bytes) -> None:
     """Nothing but the documents themselves is believed, and each under its own name only."""
-    for parent in (True, False):
-        raw, place = _place(parent=parent)
-        raw.document = data
-        for name, document in _DOCUMENTS.items():
-            assert place.read(name) is None or data == document, name
-        assert not place.names("done")
-    assert _RUN.opened("run", "place", "run", data) is None or data == _USERS
+    raw, place = _place()
+    raw.document = data
+    for name, document in _DOCUMENTS.items():
+        assert place.read(name) is None or data == document, name
+    assert _RUN.opened("known", "place", "known", data) is None or data == _USERS
 
 
 TARGETS = (

@@ -1,5 +1,5 @@
-"""20,000 files and 8 GB over four nodes of this machine, two of Slurm, and two pods: up, across and down, with a worker
-killed in each. Pods see no disk of ours, so there only the copy is spread."""
+"""20,000 files and 8 GB over four tasks of this machine, two nodes of Slurm, and two pods: up, across and down, with a
+process killed in each. Pods see no disk of ours, so there only the copy is spread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import Azurite, azurite_at
 from tests.e2e.conftest import new_container, project, service  # noqa: F401 - fixtures
 from tests.e2e.test_kubernetes import kube_cluster
-from tests.e2e.test_spread import nothing_is_left, workers_of
+from tests.e2e.test_spread import nothing_is_left, tasks_of
 from tests.e2e.world import Container, Done, Project, wait_until
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.kube.cluster import IMAGE, RealCluster, stand_in
@@ -78,11 +78,11 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
 
 
 class _Place(NamedTuple):
-    """A cluster: what its file says, how many nodes, and the worker processes of a project's job."""
+    """A cluster: what its file says, how many nodes, and the processes of a project's job."""
 
     extra: Mapping[str, Any]
     nodes: int
-    workers: Callable[[Project], list[int]]
+    tasks: Callable[[Project], list[int]]
     shares_the_disk: bool = True
 
 
@@ -96,44 +96,45 @@ class _Place(NamedTuple):
 def place(request: pytest.FixtureRequest, project: Project, tmp_path: Path) -> _Place:  # noqa: F811
     """Four nodes of this machine, two real ones of Slurm, or two pods."""
     if request.param == "local":
-        return _Place({}, 4, lambda at: workers_of(at.root))
+        return _Place({}, 4, lambda at: tasks_of(at.root))
     if request.param == "slurm":
         cluster: SlurmCluster = request.getfixturevalue("slurm_cluster")
         project.environ.update(cluster.environ)
         runtime = {"python": sys.executable, "scratch": str(tmp_path / "scratch")}
         extra = {"platform": "slurm", "gpu_per_node": 0, "runtime": runtime}
-        return _Place(extra, 2, lambda at: workers_of(at.root.parent))
+        return _Place(extra, 2, lambda at: tasks_of(at.root.parent))
     kube: RealCluster = request.getfixturevalue("kube_cluster")
     stand_in(kube)
     project.environ.update(kube.environ)
     pods = {"namespace": kube.new_namespace(), "image": IMAGE}
     extra = {"platform": "kubernetes", "kubernetes": pods, "gpu_per_node": 0}
-    return _Place(extra, 2, _workers_in_pods, shares_the_disk=False)
+    return _Place(extra, 2, _tasks_in_pods, shares_the_disk=False)
 
 
-def _workers_in_pods(at: Project) -> list[int]:
+def _tasks_in_pods(at: Project) -> list[int]:
     """The archive that a pod's program is has the job's id in its path."""
     jobs = at.json("q").data["jobs"]
-    return workers_of(Path(jobs[0]["job_id"])) if jobs else []
+    return tasks_of(Path(jobs[0]["job_id"])) if jobs else []
 
 
-def _with_a_worker_killed(at: Project, place: _Place, *words: str) -> Done:
+def _with_a_task_killed(at: Project, place: _Place, *words: str) -> Done:
     process = at.start(*words, "--nodes", str(place.nodes), "--json")
     found: list[int] = []
 
     def there() -> bool:
-        found[:] = place.workers(at)
+        found[:] = place.tasks(at)
         return len(found) >= place.nodes or process.poll() is not None
 
     assert wait_until(there, seconds=600, pause=0.2)
-    os.kill(found[0], signal.SIGKILL)
+    # The processes that tasks have forked are the last.
+    os.kill(found[-1], signal.SIGKILL)
     return at.finish(process, seconds=_SECONDS)
 
 
 def _moved(at: Project, place: _Place, *words: str) -> None:
-    """Spread, with a worker killed; where nodes see no disk of ours, by this machine alone."""
+    """Spread, with a process killed; where nodes see no disk of ours, by this machine alone."""
     if place.shares_the_disk or "-f" in words:
-        done = _with_a_worker_killed(at, place, *words)
+        done = _with_a_task_killed(at, place, *words)
     else:
         done = at.json(*words, seconds=_SECONDS)
     assert (done.code, done.data.get("verified")) == (0, FILES), str(done)
@@ -141,7 +142,7 @@ def _moved(at: Project, place: _Place, *words: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(4 * _SECONDS)
-def test_many_files_and_gigabytes_up_across_and_down_lose_a_worker_each_time(
+def test_many_files_and_gigabytes_up_across_and_down_lose_a_process_each_time(
     place: _Place,
     project: Project,  # noqa: F811
     new_container: Callable[[str], Container],  # noqa: F811

@@ -15,9 +15,9 @@ from tests.e2e.test_spread_faults import line
 from tests.e2e.test_spread_kills import (
     HOW,
     ChangingSources,
-    KilledParents,
+    KilledTasks,
     at_random_moments,
-    kill_a_worker_while_files_change,
+    kill_a_task_while_files_change,
 )
 from tests.e2e.world import Container, Project
 from tests.servers.copy_source_proxy import copy_source_proxy
@@ -36,18 +36,18 @@ def seed() -> int:
 
 
 @pytest.mark.parametrize("word", ["u", "d"])
-def test_the_parent_of_a_detached_transfer_is_killed_at_twenty_moments(
+def test_a_task_of_a_detached_transfer_is_killed_at_twenty_moments(
     word: str,
     project: Project,  # noqa: F811
     container: Container,  # noqa: F811
     line: FaultHandle,
     seed: int,
 ) -> None:
-    rounds = KilledParents(word, project, container, line)
-    at_random_moments(lambda seconds, number, _: rounds.kill_after(seconds, number), _MOMENTS, seed)
+    rounds = KilledTasks(word, project, container, line)
+    at_random_moments(rounds.kill_after, _MOMENTS, seed)
 
 
-def test_a_worker_is_killed_at_twenty_moments_while_files_change(
+def test_a_task_is_killed_at_twenty_moments_while_files_change(
     project: Project,  # noqa: F811
     container: Container,  # noqa: F811
     seed: int,
@@ -55,7 +55,7 @@ def test_a_worker_is_killed_at_twenty_moments_while_files_change(
     project.configure(container)
 
     def one(seconds: float, number: int, choice: random.Random) -> bool:
-        return kill_a_worker_while_files_change(project, container, seconds, number, choice)
+        return kill_a_task_while_files_change(project, container, seconds, number, choice)
 
     at_random_moments(one, _MOMENTS, seed)
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import os
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +14,9 @@ from blobsync.base.errors import FailureCode, LoginRequiredError
 from blobsync.base.locations import LocalLocation
 from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.direct.engine import FAR, FAR_FEW, NEAR, DirectEngine
-from blobsync.direct.file_blocks import BlockOrder
 from blobsync.direct.pool import MIB
 from blobsync.local.resume_records import BlockJournal
-from blobsync.plan.blocks import ONE_REQUEST, BlockRange
+from blobsync.plan.blocks import ONE_REQUEST
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import ANYTHING, BlobInfo, CopiedBlob, Order, Orders, Precondition
@@ -302,52 +298,6 @@ def test_processes_share_the_memory(tmp_path: Path, processes: int, at_a_time: i
     assert at_once.most == at_a_time
 
 
-def blocks_put(store: Line, path: Path, blocks: int, *, there: int = 0, size: int, processes: int = 1) -> None:
-    path.touch()
-    os.truncate(path, size)
-    task, report = upload(path, store, "p/x", [""]), CollectedReport()
-    order = BlockOrder(BlockRange(0, blocks), range(there))
-    store.engine(processes=processes).move_blocks(task, order, lambda index, name: None, report, RecordingListener())
-    assert len(report.moved) == 1 and not report.failed
-    assert len(store.asked("put_block")) == blocks - there
-
-
-@pytest.mark.parametrize(("processes", "at_a_time"), [(1, 5), (16, 2)])
-def test_processes_that_put_blocks_share_the_memory(tmp_path: Path, processes: int, at_a_time: int) -> None:
-    store = Line()
-    store.before = at_once = Together("put_block", at_a_time)
-    # Above 64 MiB a block has 4 MiB.
-    blocks_put(store, tmp_path / "a", 5, size=65 * MIB, processes=processes)
-    assert at_once.most == at_a_time
-
-
-@pytest.mark.parametrize("there", [3, 4])
-def test_there_are_no_more_threads_than_blocks(tmp_path: Path, there: int) -> None:
-    store = Line()
-    known = set(threading.enumerate())
-    seen: list[int] = []
-
-    def note(request: Request) -> None:
-        at_once(request)
-        if request.operation == "put_block":
-            seen.append(len(set(threading.enumerate()) - known))
-
-    store.before, at_once = note, Together("put_block", 5 - there)
-    blocks_put(store, tmp_path / "a", 5, there=there, size=10 * MIB)
-    assert max(seen) == at_once.most == 5 - there
-
-
-def test_three_threads_read_a_file_for_its_md5(tmp_path: Path) -> None:
-    store, report, at_once = Line(), CollectedReport(), Together("read", 3)
-    path = files(tmp_path, {"a": 14 * MIB}) / "a"
-    task, order = upload(path, store, "p/x", [""]), BlockOrder(BlockRange(0, 7), only_read=True)
-    store.engine().move_blocks(
-        task, order, lambda index, name: at_once(Request("read", name)), report, RecordingListener()
-    )
-    assert [moved.source and moved.source.md5 for moved in report.moved] == [hashlib.md5(path.read_bytes()).digest()]
-    assert at_once.most == 3
-
-
 def test_where_the_disk_is_slow_others_help_with_connections_of_their_own(tmp_path: Path) -> None:
     others, told = threading.Event(), itertools.count()
 
@@ -408,15 +358,6 @@ def test_from_a_folder_to_a_folder_is_no_move(tmp_path: Path) -> None:
     nowhere = task._replace(part=live_part(Route.UPLOAD, here, here))
     with pytest.raises(ValueError, match="a move needs a blob at one end"):
         moved_by(DirectEngine(), nowhere)
-    with pytest.raises(ValueError, match="blocks are put into a container"):
-        blocks_of(DirectEngine(), nowhere)
-
-
-def blocks_of(engine: DirectEngine, task: MoveTask, named: Callable[[int, str], None] | None = None) -> CollectedReport:
-    report = CollectedReport()
-    order = BlockOrder(BlockRange(0, 1))
-    engine.move_blocks(task, order, named or (lambda index, name: None), report, RecordingListener())
-    return report
 
 
 @pytest.mark.parametrize("key", [SasToken("sv=1&sig=x"), None])
@@ -432,10 +373,9 @@ def test_a_copy_reads_its_source_with_the_key_that_is_for_it(key: SasToken | Non
 
     engine = DirectEngine(source_sas=key_of if key else None)
     task = copy(here, "p", there, "q", ["a"])
-    assert not blocks_of(engine, task).failed
     all_moved(engine, task)
     assert there.body("q/a") == b"body"
-    assert there.given == [key, key] and asked == ([task.part.source] * 2 if key else [])
+    assert there.given == [key] and asked == ([task.part.source] if key else [])
 
 
 def test_a_copy_of_small_files_needs_no_connections_of_their_own() -> None:
@@ -445,14 +385,6 @@ def test_a_copy_of_small_files_needs_no_connections_of_their_own() -> None:
         here.add(f"p/{name}", b"body")
     all_moved(there.engine(fewest_small=1), copy(here, "p", there, "q", ["a", "b"]))
     assert sorted(there.blobs) == ["q/a", "q/b"] and not here.opened and not there.opened
-
-
-def test_a_file_whose_blocks_are_all_there_is_reported_as_well(tmp_path: Path) -> None:
-    store, report = MemoryStore(), CollectedReport()
-    task = upload(files(tmp_path, {"a": 20 * MIB}), store, "p")
-    order = BlockOrder(BlockRange(0, 2), {0, 1})
-    DirectEngine().move_blocks(task, order, lambda index, name: None, report, RecordingListener())
-    assert len(report.moved) == 1 and not report.failed and not store.asked("put_block")
 
 
 # -- what cannot begin ---------------------------------------------------------------------------------------------
@@ -472,8 +404,6 @@ def test_without_a_login_every_file_is_a_failure(tmp_path: Path) -> None:
         ("a", FailureCode.LOGIN_REQUIRED),
         ("b", FailureCode.LOGIN_REQUIRED),
     ]
-    report = blocks_of(engine, copy(here, "p", there, "q", ["a"]))
-    assert [(failure.message, failure.hint) for _, failure in report.failed] == [("log in", "az login")]
     assert not there.asked("put_from_url") and not there.asked("put_block_from_url") and not there.blobs
 
 

@@ -27,15 +27,12 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.queries import JobQueries, job_log_folder
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.service import JobService
-from blobsync.jobs.spread_job import JobWorkforce, SpreadRequest
 from blobsync.jobs.state_notes import StateNotes, state_line
 from blobsync.jobs.states import SETTLE_SECONDS, cancel, recent, refresh
 from blobsync.jobs.submit import plan_job, resubmit, submit
 from blobsync.jobspec.code_choice import CodeChoice
 from blobsync.jobspec.describe import SubmitRequest
 from blobsync.jobspec.spec import CodeRef, JobRef, JobSpec, RunInfo, State
-from blobsync.plan.transfer_plan import SpreadPlan
-from blobsync.spread.shared_store import FolderStore
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec
 
@@ -520,24 +517,6 @@ def test_whoever_waits_for_a_job_is_told_the_reason_when_it_appears_and_once(tmp
         (attempt,) = acting(context).watch(record, retries=0)
         assert state_line(attempt.record) == f"{record.run_id}: Failed (7)"
     assert [line.removeprefix(f"{record.run_id}: ") for line in told] == _TOLD
-
-
-def test_workers_that_cannot_be_stopped_are_named_with_the_command_that_stops_them(tmp_path: Path) -> None:
-    fake, told = FakeBackend(), list[str]()
-    cluster = Cluster("eu", "eu.yaml", tmp_path)
-    context = JobContext(tmp_path, os.environ, cluster, backends={"eu": fake}, note=told.append)
-    request = SpreadRequest((), SpreadPlan("local", 2, 1, 2, ""), "", "", [], {}, "")
-    workforce = JobWorkforce(context, (cluster, None), request, FolderStore(tmp_path / "place"))
-    workforce.record = refresh(context, [send(context, "sleep", "9")]).records[0]
-    told.clear()
-    fake.gone = True
-    workforce.stop()
-    job = workforce.record.run_id
-    [said] = told
-    assert said.startswith(f"the job {job} was not stopped: ") and said.endswith(f"; stop it with blobsync abort {job}")
-    fake.gone = False
-    workforce.stop()
-    assert len(told) == 1 and workforce.ended()
 
 
 def test_a_job_that_is_put_back_into_the_queue_is_reported_again(tmp_path: Path) -> None:

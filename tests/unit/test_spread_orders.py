@@ -28,18 +28,18 @@ _KEY = SealKey(bytes(range(32)))
 def _orders(tmp_path: Path) -> dict[str, Any]:
     orders: dict[str, Any] = {
         "container": "",
-        "path": str(tmp_path / "place"),
-        "claims": str(tmp_path / "place"),
-        "workers": 1,
-        "nodes": 1,
-        "cap_mbps": None,
-        "detach": False,
-        "range_bytes": 0,
-        "rights": {},
-        "planned": 0,
+        "base": str(tmp_path / "base"),
+        "place": str(tmp_path / "base" / "runs" / "one"),
+        "claim": str(tmp_path / "base"),
         "run": "one",
-        "owner": "6f0c2f5e-6d3c-4a43-9d1c-1f6d1f1f1f1f",
+        "count": 3,
+        "workers": 1,
+        "cap_mbps": None,
+        "compare_content": False,
+        "detach": False,
         "ends": [],
+        "rights": {},
+        "state": "",
     }
     orders["seal"] = orders_seal(_KEY, orders)
     return orders
@@ -51,13 +51,13 @@ def _run(tmp_path: Path, orders: Mapping[str, Any], key: str = _KEY.secret.hex()
     )
     secrets = {SPREAD_KEY: Secret(key)} if key else {}
     job = NodeJob(make_spec(options={"spread": dict(orders)}), secrets, words, environ, 0)
-    return run_spread(job, JobPlaces({}, {}), 0)
+    return run_spread(job, JobPlaces({}, {}))
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"path": "/elsewhere"},
+        {"place": "/elsewhere"},
         {
             "ends": [
                 {"source": {"root": "/", "boundary": ["/"]}, "destination": {"container": "https://x/y", "name": ""}}
@@ -76,11 +76,11 @@ def test_a_node_refuses_orders_that_are_not_those_of_the_job(tmp_path: Path, cha
         _run(tmp_path, {**_orders(tmp_path), **change}, "", **{SPREAD_KEY: _KEY.secret.hex()})
 
 
-def test_a_job_of_a_version_that_seals_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_job_of_an_older_version_is_refused(tmp_path: Path) -> None:
     orders = _orders(tmp_path)
     with pytest.raises(NotReadyError, match="another version of blobsync submitted it"):
         _run(tmp_path, orders, "")
-    older = {name: value for name, value in orders.items() if name not in ("run", "seal", "claims", "planned")}
+    older = {name: value for name, value in orders.items() if name not in ("count", "base", "place")}
     with pytest.raises(NotReadyError, match="another version of blobsync submitted it"):
         _run(tmp_path, older)
     with pytest.raises(NotReadyError, match="the key of the transfer is none"):

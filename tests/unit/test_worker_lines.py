@@ -27,7 +27,6 @@ from blobsync.spread.record import (
     FileRecord,
     KeptFile,
     MovedBytes,
-    NamedBlock,
     Ready,
     read_answer,
 )
@@ -77,7 +76,6 @@ def test_all_that_an_engine_reports_goes_out_once_and_in_its_order() -> None:
     pipe.out.file_moved(Moved(_ACTION, _FILE, _BLOB, compared_by="crc64nvme"))
     pipe.out.file_failed(_ACTION, failure)
     pipe.out.file_kept(_ACTION, 4)
-    pipe.out.block_named(2, "Y" * 48)
     pipe.out.emit(Note("a sentence"))
     lost, back = Disconnected("host", NO_CONNECTION, 0.0), Connected("host")
     pipe.out.emit(lost)
@@ -88,7 +86,6 @@ def test_all_that_an_engine_reports_goes_out_once_and_in_its_order() -> None:
         FileRecord("a", _FILE, _BLOB, compared_by="crc64nvme"),
         FileRecord("a", failure=failure),
         KeptFile("a", 4),
-        NamedBlock(2, "Y" * 48),
         Note("a sentence"),
         lost,
         back,

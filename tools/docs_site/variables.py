@@ -22,7 +22,6 @@ FOR_USERS: Mapping[str, str] = {
     "BLOBSYNC_LOGIN": "`device-code` logs in with a code that you enter on another device",
     "BLOBSYNC_OUTAGE_SECONDS": "how long a command waits for a host that does not answer any more; default 300",
     "BLOBSYNC_SAFE_PROJECTS": "more projects of other users that you trust; `:` between the paths",
-    "BLOBSYNC_SPREAD_RANGE": "least bytes of a range of a large file with `--nodes`; default 1,073,741,824",
     "BLOBSYNC_TRANSPORT": "`curl` or `urllib3`: what sends requests",
     "BLOBSYNC_TRUSTED_BUCKETS": "buckets that a project may name, and your credentials read; with commas between them",
     "BLOBSYNC_TRUSTED_HOSTS": "more hosts that may get a credential; commas or spaces between them",

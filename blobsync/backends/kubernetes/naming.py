@@ -22,6 +22,8 @@ CANCELED_NOTE = "blobsync.dev/canceled"
 CONTAINER_NOTE = "blobsync.dev/container"
 # The least nodes of an elastic job.
 LEAST_NOTE = "blobsync.dev/least-nodes"
+# How many tasks of an array.
+TASKS_NOTE = "blobsync.dev/tasks"
 # https://kueue.sigs.k8s.io/docs/tasks/run/jobs/; the annotation allows a plain Job to change its size (untested).
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 ELASTIC_NOTE = "kueue.x-k8s.io/elastic-job"

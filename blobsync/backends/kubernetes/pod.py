@@ -204,7 +204,8 @@ def _literal(text: str) -> str:
 
 
 def _limits(spec: JobSpec, settings: KubernetesSettings) -> Mapping[str, str]:
-    asked = {"cpu": settings.cpu, "memory": settings.memory}
+    cpus = str(spec.tasks.cpus) if spec.tasks and spec.tasks.cpus else ""
+    asked = {"cpu": settings.cpu or cpus, "memory": settings.memory}
     if spec.gpus_per_node:
         asked[settings.gpu_resource] = str(spec.gpus_per_node)
     return {name: value for name, value in asked.items() if value}

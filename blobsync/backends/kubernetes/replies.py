@@ -25,6 +25,7 @@ from blobsync.backends.kubernetes.naming import (
     RENEWED_NOTE,
     RUN_ID_NOTE,
     RUN_LABEL,
+    TASKS_NOTE,
 )
 from blobsync.backends.kubernetes.pod import CONTAINER
 from blobsync.backends.protocol import ClusterSummary, Holder
@@ -104,8 +105,8 @@ class Pod:
 class KubernetesJob:
     """One Job. ``conditions`` are those that are true: type -> (reason, message, time).
 
-    It requests ``nodes`` nodes and runs with ``least`` of them. Indexes in ``succeeded`` are complete; those in
-    ``failed`` are not retried.
+    It requests ``nodes`` nodes and runs with ``least`` of them; those of an ``array`` are its tasks. Indexes in
+    ``succeeded`` are complete; those in ``failed`` are not retried.
     """
 
     name: str
@@ -115,6 +116,7 @@ class KubernetesJob:
     nodes: int
     least: int
     elastic: bool = False
+    array: bool = False
     succeeded: tuple[range, ...] = ()
     failed: tuple[range, ...] = ()
     suspended: bool = False
@@ -160,7 +162,8 @@ def read_kubernetes_job(body: Mapping[str, Any]) -> KubernetesJob:
     nodes = _number(body, "spec", "completions") or 1
     # Only an elastic job succeeds with its first node.
     elastic = bool(_map(body, "spec", "successPolicy"))
-    least = max(1, _digits(_text(notes, LEAST_NOTE))) if elastic else nodes
+    array = TASKS_NOTE in notes
+    least = max(1, _digits(_text(notes, LEAST_NOTE))) if elastic else 1 if array else nodes
     return KubernetesJob(
         name=_text(body, "metadata", "name"),
         uid=_text(body, "metadata", "uid"),
@@ -169,6 +172,7 @@ def read_kubernetes_job(body: Mapping[str, Any]) -> KubernetesJob:
         nodes=nodes,
         least=min(least, nodes),
         elastic=elastic,
+        array=array,
         succeeded=_indexes(_text(status, "completedIndexes")),
         failed=_indexes(_text(status, "failedIndexes")),
         suspended=_map(body, "spec").get("suspend") is True,
@@ -345,11 +349,11 @@ def _reason(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], 
 def _why_failed(job: KubernetesJob, pods: Sequence[Pod]) -> str:
     reason, message, _ = job.conditions["Failed"]
     by_name = {pod.name: pod for pod in pods}
-    others = ", and the job ended with it" if job.nodes > 1 else ""
+    others = ", and the job ended with it" if job.nodes > 1 and not job.array else ""
     match = _EXIT_CODE.search(message)
     if match:
         pod = by_name.get(match[1])
-        where = _where(match[1], pod)
+        where = _where(job, match[1], pod)
         if pod and pod.ending == "OOMKilled":
             return f"{where} used more memory than it may (OOMKilled){others}"
         if int(match[2]) == SETUP_FAILED_EXIT:
@@ -363,16 +367,16 @@ def _why_failed(job: KubernetesJob, pods: Sequence[Pod]) -> str:
     if match:
         pod = by_name.get(match[1])
         why = f": {quoted(pod.evicted)}" if pod and pod.evicted else ""
-        return f"{_where(match[1], pod)} was evicted (DisruptionTarget){others}{why}"
+        return f"{_where(job, match[1], pod)} was evicted (DisruptionTarget){others}{why}"
     if reason == "DeadlineExceeded":
         return "TIMEOUT: the job ran longer than its timeout"
     return f"{reason}: {quoted(message)}" if message else reason
 
 
-def _where(pod_name: str, pod: Pod | None) -> str:
+def _where(job: KubernetesJob, pod_name: str, pod: Pod | None) -> str:
     parts = pod_name.rsplit("-", 2)
     index = str(pod.index) if pod else parts[1] if len(parts) == 3 else "?"
-    return f"node {index}" + (f" ({pod.node})" if pod and pod.node else "")
+    return f"{'task' if job.array else 'node'} {index}" + (f" ({pod.node})" if pod and pod.node else "")
 
 
 def _why_waiting(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], shown: Shown) -> str:
@@ -381,6 +385,10 @@ def _why_waiting(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, s
         return "its pods are being made"
     nodes = _nodes(job, pods)
     why = next(_reasons(job, pods, nodes, events, shown), "")
+    if job.array:
+        running, done = running_nodes(pods), sum(map(len, job.succeeded))
+        # Tasks wait for others to end: only where none runs is there a reason.
+        return why if not running else f"{done:,} of {job.nodes:,} tasks done, {running:,} run"
     if job.nodes == 1 or not (nodes.others or nodes.missing) or (why and nodes.up < job.least):
         return why
     running = sum(pod.running for pod in latest_pods(pods) if pod.index < job.nodes)

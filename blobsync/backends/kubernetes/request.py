@@ -9,6 +9,7 @@ import base64
 import copy
 import io
 import json
+import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from blobsync.backends.kubernetes.naming import (
     RELEASED_NOTE,
     RUN_ID_NOTE,
     RUN_LABEL,
+    TASKS_NOTE,
     US,
     object_name,
     pull_name,
@@ -31,7 +33,7 @@ from blobsync.backends.kubernetes.naming import (
 from blobsync.backends.kubernetes.pod import Mount, find_mounts, node_files, on_node, pod_template
 from blobsync.backends.kubernetes.pod_security import RESTRICTED_CONTEXT
 from blobsync.backends.kubernetes.settings import KubernetesSettings
-from blobsync.base.errors import SETUP_FAILED_EXIT
+from blobsync.base.errors import SETUP_FAILED_EXIT, shell_code
 from blobsync.jobspec.node_sas import rights_needed
 from blobsync.jobspec.spec import OWN_SECRETS, JobSpec, Secrets
 
@@ -40,8 +42,10 @@ Object = Mapping[str, Any]
 SECRETS_KEY = "secrets.json"
 PULL_KEY = ".dockerconfigjson"
 SAS_KEY = "azurestorageaccountsastoken"
-# How often a failed index of an elastic job is restarted.
+# How often a failed index of an elastic job, or a task that was killed, is restarted.
 _INDEX_RETRIES = 3
+# The codes of a process after SIGTERM and SIGKILL.
+_KILLED = (shell_code(-signal.SIGKILL), shell_code(-signal.SIGTERM))
 _DAY = 86_400
 
 
@@ -251,8 +255,8 @@ def _job(place: _Place, settings: KubernetesSettings, mounts: tuple[Mount, ...])
     count = min(max(spec.nodes, spec.min_nodes or 1), spec.max_nodes or spec.nodes) if elastic else spec.nodes
     content: dict[str, Any] = {
         "completionMode": "Indexed",
-        "completions": count,
-        "parallelism": count,
+        "completions": spec.tasks.count if spec.tasks else count,
+        "parallelism": spec.tasks.parallel if spec.tasks else count,
         **_when_it_fails(spec),
         "podReplacementPolicy": "Failed",
         "ttlSecondsAfterFinished": settings.ttl_days * _DAY,
@@ -260,6 +264,7 @@ def _job(place: _Place, settings: KubernetesSettings, mounts: tuple[Mount, ...])
     if spec.timeout_s:
         content["activeDeadlineSeconds"] = spec.timeout_s
     notes = {LEAST_NOTE: str(spec.min_nodes)} if elastic else {}
+    notes |= {TASKS_NOTE: str(spec.tasks.count)} if spec.tasks else {}
     notes |= {ELASTIC_NOTE: "true"} if elastic and settings.queue else {}
     job = place.object("batch/v1", "Job", place.name, {"spec": content}, notes)
     if settings.queue:
@@ -272,13 +277,24 @@ def _when_it_fails(spec: JobSpec) -> dict[str, Any]:
     """https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy: the first rule that matches.
 
     With several nodes one failure ends all, since the others would hang. A single node is restarted after an eviction.
-    An elastic job goes on with the nodes it has, and succeeds with its first one.
+    An elastic job goes on with the nodes it has, and succeeds with its first one. Tasks have nothing to do with each
+    other.
     """
     evicted = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 
     def exits(operator: str, code: int) -> dict[str, Any]:
         return {"onExitCodes": {"containerName": "main", "operator": operator, "values": [code]}}
 
+    if spec.tasks:
+        # One that was killed is tried again. With any other code it would end in the same way.
+        failed = {"onExitCodes": {"containerName": "main", "operator": "NotIn", "values": [0, *_KILLED]}}
+        return {
+            "backoffLimit": _INDEX_RETRIES * spec.tasks.count,
+            "backoffLimitPerIndex": _INDEX_RETRIES,
+            "podFailurePolicy": {
+                "rules": [{"action": "Ignore", **evicted}, {"action": "FailIndex", **failed}],
+            },
+        }
     if spec.is_elastic:
         rules = [{"action": "Ignore", **evicted}, {"action": "FailIndex", **exits("In", SETUP_FAILED_EXIT)}]
         success = {"rules": [{"succeededIndexes": "0", "succeededCount": 1}]}

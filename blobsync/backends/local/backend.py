@@ -60,7 +60,7 @@ class LocalBackend:
         self._queue_dir = queue_folder(around.environ)
 
     def plan(self, spec: JobSpec) -> Plan[LocalRequest]:
-        if spec.is_elastic:
+        if spec.is_elastic or spec.tasks:
             _demand_room(spec)
         elif spec.nodes != 1:
             raise SubmissionError(
@@ -71,7 +71,8 @@ class LocalBackend:
         files = self._files(spec.run_id)
         settings = self._around.settings
         command = (
-            *(*python_module("blobsync.node"), "node"),
+            *python_module("blobsync.node"),
+            *(("spread", "--log") if spec.spread is not None else ("node",)),
             *("--job", str(files.job), "--secrets", str(files.secrets), "--run-dir", str(files.folder)),
             *("--keep-root", str(settings.get("keep_root") or "failed")),
             *("--sync-seconds", str(settings.get("sync_seconds") or 60)),
@@ -349,6 +350,10 @@ def _demand_gpus(spec: JobSpec, capacity: Capacity) -> None:
 
 
 def _demand_room(spec: JobSpec) -> None:
+    if spec.tasks and spec.tasks.parallel > _MOST_NODES:
+        raise SubmissionError(
+            f"this machine runs at most {_MOST_NODES:,} tasks of a job at a time, not {spec.tasks.parallel:,}"
+        )
     if (spec.max_nodes or 0) > _MOST_NODES:
         raise SubmissionError(
             f"this machine takes at most {_MOST_NODES:,} nodes of a job, but it may have {spec.max_nodes}",

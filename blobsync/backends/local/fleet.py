@@ -104,7 +104,7 @@ def shown_nodes(nodes: Mapping[int, FleetNode]) -> Sequence[int]:
 MASTER_ADDRESS = "127.0.0.1"
 # How long a node may take to stop before a second request, which kills its processes.
 PATIENCE_SECONDS = 10.0
-_CANCELED = shell_code(-signal.SIGTERM)
+CANCELED = shell_code(-signal.SIGTERM)
 
 
 def address_of(node: int) -> str:
@@ -147,7 +147,7 @@ class Fleet:
                 self._has_ended(number, child, code)
         steps = next_steps(self._nodes, self.wanted, self._clock())
         if canceled:
-            over = _CANCELED if steps.over is None else steps.over
+            over = CANCELED if steps.over is None else steps.over
             steps = Steps(end=tuple(sorted(self._children, reverse=True)), over=over)
         for number in steps.end:
             self._end(number)

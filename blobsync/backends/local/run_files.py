@@ -111,6 +111,10 @@ class RunFiles(NamedTuple):
         """``RUNNING`` once the node program has prepared the node and started the command."""
         return State.RUNNING if self._phase.exists() else State.PREPARING
 
+    def write_phase(self, phase: State) -> None:
+        """Say so in the place of the node program."""
+        self._phase.write_text(phase.value.lower())
+
     @property
     def _phase(self) -> Path:
         """The file that the node program writes then."""
@@ -212,8 +216,10 @@ class RunFiles(NamedTuple):
         return True
 
     def logs(self) -> tuple[LogFile, ...]:
-        """The logs of all ranks and of the node, sorted by name."""
-        found = [path for name in LOG_FOLDERS for path in sorted((self.folder / name).glob("*")) if path.is_file()]
+        """The logs of all ranks, of the node and of all tasks, sorted by name."""
+        folders = [self.folder / name for name in LOG_FOLDERS]
+        folders += [folder for name in LOG_FOLDERS for folder in self.folder.glob(f"task_*/{name}")]
+        found = [path for folder in folders for path in folder.glob("*") if path.is_file()]
         logs = (LogFile(path.relative_to(self.folder).as_posix(), path.stat().st_size, str(path)) for path in found)
         return nonempty_logs(sorted(logs, key=lambda log: log.name))
 

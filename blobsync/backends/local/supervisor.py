@@ -21,6 +21,7 @@ from pathlib import Path
 from blobsync.backends.local.fleet import PATIENCE_SECONDS, Fleet
 from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
+from blobsync.backends.local.task_pool import TaskPool
 from blobsync.base.errors import shell_code
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.jobspec.hold import hold_text
@@ -87,7 +88,7 @@ class Supervisor:
     def _run(self, gpus: tuple[str, ...]) -> None:
         started = time.time()
         self._files.write_status(SavedState(State.PREPARING, started=started, gpus=gpus))
-        code = self._run_fleet(started, gpus) if self._spec.is_elastic else self._run_node(started, gpus)
+        code = self._run_together(started, gpus) if self._is_several else self._run_node(started, gpus)
         state, reason = State.FAILED if code else State.COMPLETED, ""
         if self._files.cancel.exists():
             state = State.CANCELED
@@ -102,11 +103,17 @@ class Supervisor:
             self._stopped_by_limit = True
         return self._stopped_by_limit or self._files.cancel.exists()
 
-    def _run_fleet(self, started: float, gpus: tuple[str, ...]) -> int:
-        fleet = Fleet(self._spec, self._files, self._arguments, self._process, self._environ, gpus)
+    @property
+    def _is_several(self) -> bool:
+        return self._spec.is_elastic or self._spec.tasks is not None
+
+    def _run_together(self, started: float, gpus: tuple[str, ...]) -> int:
+        """Run the nodes of an elastic job, or the tasks of an array."""
+        kind = Fleet if self._spec.is_elastic else TaskPool
+        several = kind(self._spec, self._files, self._arguments, self._process, self._environ, gpus)
         saved = State.PREPARING
         while True:
-            code = fleet.look(canceled=self._is_to_stop(started))
+            code = several.look(canceled=self._is_to_stop(started))
             if code is not None:
                 return code
             state = State.CANCELING if self._files.cancel.exists() else self._files.phase()

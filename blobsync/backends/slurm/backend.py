@@ -38,6 +38,7 @@ from blobsync.base.errors import (
     JobNotFoundError,
     LostContactError,
     SubmissionError,
+    TooManyTasksError,
     UsageError,
 )
 from blobsync.jobspec.containers import image_text
@@ -115,7 +116,8 @@ class SlurmBackend:
         number = slurm_replies.submitted_id(done.stdout)
         if done.returncode == 0 and _NUMBER.fullmatch(number):
             return Accepted(JobRef(spec.run_id, number, folder))
-        refusal = SubmissionError(
+        fewer = plan.spec.tasks is not None and slurm_replies.has_too_many_tasks(done.stderr)
+        refusal = (TooManyTasksError if fewer else SubmissionError)(
             f"sbatch rejected the job: {slurm_replies.complaint(done.stderr)}",
             hint="see the request with blobsync submit --dry-run ...",
         )

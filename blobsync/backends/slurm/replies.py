@@ -115,6 +115,15 @@ def may_have_submitted(stderr: str) -> bool:
     return "timed out" in stderr.lower()
 
 
+# Of an index above MaxArraySize, and of limits of jobs that are submitted at a time, in which each task counts.
+_TOO_MANY_TASKS = re.compile(r"invalid job array specification|submit limit|MaxSubmitJob", re.IGNORECASE)
+
+
+def has_too_many_tasks(stderr: str) -> bool:
+    """Whether sbatch may accept an array with fewer tasks."""
+    return _TOO_MANY_TASKS.search(stderr) is not None
+
+
 def complaint(stderr: str) -> str:
     """The message in a Slurm command's standard error, without the program's name."""
     lines = [line for line in stderr.strip().splitlines() if line.strip()]

@@ -9,7 +9,7 @@ from typing import Any
 
 from blobsync.backends.slurm.replies import MARK, PREPARING_MARK
 from blobsync.base.errors import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT, ConfigError
-from blobsync.jobspec.spec import FIRST_MASTER_PORT, JOB_CODE, MASTER_PORTS, JobSpec, run_name
+from blobsync.jobspec.spec import FIRST_MASTER_PORT, JOB_CODE, MASTER_PORTS, JobSpec, TaskArray, run_name
 
 # The variables of the submitting shell that a job gets: only search paths. The job's own are in its specification,
 # because a comma in a value breaks --export.
@@ -103,6 +103,25 @@ finish "$code" || {{ [ "$code" -ne 0 ] || code={output_failed}; }}
 ended "$code"
 """
 
+# A task of a transfer: no code, no folders, one program, which starts its own processes.
+_TRANSFER = """\
+# --chdir is the job's own folder.
+RUN=$PWD
+echo "${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}" > slurm_job_id
+TASK=$RUN/task_$SLURM_ARRAY_TASK_ID
+mkdir -p "$TASK/user_logs" "$TASK/system_logs"
+rm -f "$TASK/exit_code"
+{start} spread --job "$RUN/job.json" --secrets "$RUN/secrets.json" --run-dir "$RUN" --log &
+child=$!
+trap 'kill -TERM "$child"' TERM USR1
+while :; do
+    wait "$child"; code=$?
+    kill -0 "$child" 2>/dev/null || break
+done
+echo "$code" > "$TASK/exit_code.new" && mv "$TASK/exit_code.new" "$TASK/exit_code"
+exit "$code"
+"""
+
 _SRUN = 'srun --export=ALL --kill-on-bad-exit=1 --open-mode=append --output="$TASK/user_logs/{log}"'
 _ELASTIC_SRUN = (
     'srun --no-kill --kill-on-bad-exit=0 --wait=0 --export=ALL --open-mode=append --output="$TASK/user_logs/{log}"'
@@ -134,6 +153,8 @@ MASTER_ADDR=$(scontrol show node "$MASTER_ADDR" | sed -n 's/.*NodeAddr=\([^ ]*\)
 
 def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
     """The script for sbatch. ``options`` are the cluster's ``slurm:`` keys, updated with the submission's."""
+    if spec.tasks is not None:
+        options = _for_tasks(spec.tasks, options)
     lines = ["#!/bin/bash", *(f"#SBATCH --{text}" for text in _directives(spec, options)), ""]
     if options.get("scratch"):
         lines.append(f"export BLOBSYNC_SCRATCH={_quoted('scratch', options['scratch'])}")
@@ -147,6 +168,8 @@ def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
     # Slurm opens a log for each task; under mpirun blobsync does.
     mpirun = options.get("launcher") == "mpirun"
     python = _quoted("interpreter_path", options.get("python") or "python3")
+    if spec.spread is not None:
+        return "\n".join([*lines, _TRANSFER.format(start=f'{python} -I "$RUN/bootstrap.py"')])
     body = _BODY.format(
         place=" ".join(place),
         start=f'{python} -I "$RUN/bootstrap.py"',
@@ -163,6 +186,15 @@ def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
         **(_ELASTIC if spec.is_elastic else _FIXED),
     )
     return "\n".join([*lines, body])
+
+
+def _for_tasks(tasks: TaskArray, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options for an array. Tasks that say how many CPUs they need share nodes, and take no other resource."""
+    array = {"array": f"0-{tasks.count - 1}%{tasks.parallel}"}
+    if not tasks.cpus:
+        return {**options, **array}
+    plain = {name: value for name, value in options.items() if name not in ("gres", "exclusive")}
+    return {**plain, **array, "cpus_per_task": tasks.cpus}
 
 
 def _launcher(spec: JobSpec, *, mpirun: bool) -> str:
@@ -194,8 +226,8 @@ def _directives(spec: JobSpec, options: Mapping[str, Any]) -> list[str]:
     export = (*EXPORTED, *(_variable(name) for name in options.get("export") or ()))
     lines = [
         f"job-name={run_name(spec.run_id)}",
-        # So it begins.
-        f"comment={_quoted('comment', PREPARING_MARK + spec.cluster)}",
+        # So it begins; a task of a transfer has nothing to prepare.
+        f"comment={_quoted('comment', (PREPARING_MARK if spec.spread is None else MARK) + spec.cluster)}",
         *_size(spec),
         "requeue",
         "open-mode=append",

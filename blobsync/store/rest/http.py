@@ -10,8 +10,8 @@ other request gets one either, up to the patience of its ``RetryPolicy``. A requ
 are answered is given up after the policy's number of tries.
 
 Over its limits an account answers with 503, and may say in ``Retry-After`` how long to wait
-(https://learn.microsoft.com/azure/storage/blobs/scalability-targets). The refused request waits in any case; ``Pace``
-delays all others as well, and can be shared with other processes.
+(https://learn.microsoft.com/azure/storage/blobs/scalability-targets). The refused request waits; engines then send
+fewer at a time.
 
 An operation is a generator of tries and pauses that does no I/O itself. So the same code decides about retries and
 reads answers, whether one thread waits for one request (``BlobHttp.run``) or drives many (``SideBySide``).
@@ -305,43 +305,6 @@ class Line:
         return 0.0 if since is None else self._clock() - since
 
 
-# Seconds. A shorter wait would be over before other processes learn of it.
-_LEAST_SHARED_WAIT = 1.0
-
-
-class Pace:
-    """When requests may begin. All times in seconds; safe to use from several threads."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._until = 0.0
-        self._longest_wait = 0.0
-
-    def asked(self, seconds: float) -> None:
-        """Record that the service asked for a wait of ``seconds``."""
-        if seconds >= _LEAST_SHARED_WAIT:
-            with self._lock:
-                self._longest_wait = max(self._longest_wait, seconds)
-            self.hold(seconds)
-
-    def hold(self, seconds: float) -> None:
-        """Let no request start for ``seconds``."""
-        with self._lock:
-            self._until = max(self._until, self._clock() + seconds)
-
-    @property
-    def left(self) -> float:
-        """How long the next request has to wait."""
-        return max(0.0, self._until - self._clock())
-
-    def take(self) -> float:
-        """The longest wait that the service asked for since the last call; 0 without one."""
-        with self._lock:
-            asked, self._longest_wait = self._longest_wait, 0.0
-        return asked
-
-
 _T = TypeVar("_T")
 
 # https://learn.microsoft.com/rest/api/storageservices/versioning-for-the-azure-storage-services
@@ -426,9 +389,9 @@ class Reply:
 class BlobHttp:
     """Sends signed requests to one container's endpoint; safe to use from several threads.
 
-    ``environ`` is read for proxies, CA bundles, trusted hosts and ``BLOBSYNC_OUTAGE_SECONDS`` only. ``pace`` is shared
-    with other clients of the same account. ``emit`` gets the events of outages. ``outside``: the credential is not from
-    the file that names the endpoint; ``trusted`` are the user's own hosts, by default those of the environment.
+    ``environ`` is read for proxies, CA bundles, trusted hosts and ``BLOBSYNC_OUTAGE_SECONDS`` only. ``emit`` gets the
+    events of outages. ``outside``: the credential is not from the file that names the endpoint; ``trusted`` are the
+    user's own hosts, by default those of the environment.
     """
 
     def __init__(
@@ -440,7 +403,6 @@ class BlobHttp:
         retry: RetryPolicy | None = None,
         timeouts: Timeouts | None = None,
         clock: Callable[[], float] = time.time,
-        pace: Pace | None = None,
         emit: Callable[[ConnectionEvent], None] | None = None,
         outside: bool = False,
         trusted: Trusted | None = None,
@@ -450,7 +412,6 @@ class BlobHttp:
         self._port = parts.port
         self.signer = signer
         self._retry = retry or RetryPolicy(outage=_outage_patience(environ))
-        self._pace = pace
         self._closing = threading.Event()
         # Set to end all waits for a retry.
         self._woken = threading.Event()
@@ -538,9 +499,8 @@ class BlobHttp:
         """See :meth:`send`; ``most`` is the limit of the response's body in bytes; with 0 it is left unread."""
         failures = _Failures(self._retry, self._line)
         while True:
-            while held := self._pace_wait(failures):
-                yield Pause(held)
-            asked, busy, began = None, False, time.monotonic()
+            self._demand_reachable(failures)
+            asked, began = None, time.monotonic()
             attempt = self._attempt(method, path, query, headers, body, most)
             try:
                 response, body_read = yield attempt
@@ -561,15 +521,11 @@ class BlobHttp:
                 if not refused and (not again or failures.is_last(SERVICE_BUSY, self._retry.tries)):
                     return Reply(status, response, failures.tries + (not again) + response.resent, body_read)
                 failures.tries += refused
-                busy = status in _BUSY
                 failures.trouble = None
-                self.throttled += busy
+                self.throttled += status in _BUSY
                 asked = response.headers.get("Retry-After")
                 _drain(response)
-            seconds = failures.wait(asked)
-            if busy and self._pace is not None:
-                self._pace.asked(seconds)
-            yield Pause(seconds)
+            yield Pause(failures.wait(asked))
 
     def _asks_for_another_try(self, response: Response, *, retry_bare_500: bool) -> bool:
         code = response.headers.get("x-ms-error-code")
@@ -580,16 +536,10 @@ class BlobHttp:
         self._line.answered()
         return False
 
-    def _pace_wait(self, failures: _Failures) -> float:
-        """Seconds until a request may begin, by the shared pace. Raises ``StorageUnreachableError`` for a host that is
-        down after :meth:`hurry`."""
-        if self._hurried.is_set():
-            if self._line.down >= _HURRIED_OUTAGE:
-                raise self._unreachable(failures.trouble, failures.tries)
-            return 0.0
-        held = self._pace.left if self._pace is not None else 0.0
-        self.throttled += held > 0
-        return held
+    def _demand_reachable(self, failures: _Failures) -> None:
+        """Raise ``StorageUnreachableError`` for a host that is down after :meth:`hurry`."""
+        if self._hurried.is_set() and self._line.down >= _HURRIED_OUTAGE:
+            raise self._unreachable(failures.trouble, failures.tries)
 
     def _attempt(
         self,

@@ -332,50 +332,6 @@ class RestOrders:
         self._driver.close()
 
 
-# Error codes for a lease that another holder has.
-_NOT_OURS = (409, 412)
-
-
-@final
-class BlobLeases:
-    """The leases of one container's blobs; safe to use from several threads. ``holder`` is a UUID."""
-
-    def __init__(self, container: BlobContainer, http: BlobHttp) -> None:
-        self._container = container
-        self._http = http
-
-    def acquire(self, name: str, holder: str, seconds: int) -> bool:
-        """Acquire the lease of an existing blob, also if this holder has it already; False if another holder has it."""
-        words = {"x-ms-lease-duration": str(seconds), "x-ms-proposed-lease-id": holder}
-        return self._do(name, "acquire", words, 201)
-
-    def renew(self, name: str, holder: str) -> bool:
-        """Renew the lease for the same time; False if this holder no longer has it."""
-        return self._do(name, "renew", {"x-ms-lease-id": holder}, 200)
-
-    def release(self, name: str, holder: str) -> bool:
-        """Release the lease; False if this holder no longer had it."""
-        return self._do(name, "release", {"x-ms-lease-id": holder}, 200)
-
-    def end(self, name: str) -> bool:
-        """Break the lease of any holder at once; False if there was none."""
-        return self._do(name, "break", {"x-ms-lease-break-period": "0"}, 202)
-
-    def _do(self, name: str, action: str, words: dict[str, str], done: int) -> bool:
-        path = self._http.path_of(name)
-        reply = self._http.send("PUT", path, {"comp": "lease"}, {"x-ms-lease-action": action, **words}, b"")
-        if reply.status == done:
-            return True
-        if reply.status in _NOT_OURS:
-            reply.response.close()
-            return False
-        raise self._error(reply, name)
-
-    def _error(self, reply: Reply, name: str) -> BlobsyncError:
-        now, ended = self._http.clock(), self._http.signer.ended()
-        return translate(reply.answer(), "write", self._container, name, now=now, sas_ended=ended)
-
-
 def blobs_without_content(
     list_page: Callable[[Mapping[str, str], str], bytes], prefix: str, pages: int
 ) -> Iterator[str]:
@@ -471,10 +427,6 @@ class RestBlobStore:
         """See the protocol; None with a library that blocks the thread that sends."""
         driver = self._http.side_by_side()
         return None if driver is None else RestOrders(driver, self._http, self._steps)
-
-    def leases(self) -> BlobLeases:
-        """The leases of the container's blobs, over the same connections."""
-        return BlobLeases(self._container, self._http)
 
     def properties(self, name: str) -> BlobProperties:
         """Get Blob Properties, the part that a copy carries over; raises ``BlobNotFoundError``."""

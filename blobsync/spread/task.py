@@ -1,0 +1,326 @@
+"""One task of a spread transfer: reads its shard, carries it out, writes one record.
+
+The same task run twice is harmless: every write has the plan's condition. A file that an earlier run of the task has
+moved fails under that condition; where its content is that of the plan, it counts as moved.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, shell_code
+from blobsync.base.events import Event, Note
+from blobsync.base.formatting import count_text, size_text
+from blobsync.base.locations import LocalLocation
+from blobsync.local.errors import local_error
+from blobsync.local.files import WaitForDisk, wait_for_disk
+from blobsync.plan.project_context import LivePart, key_between
+from blobsync.plan.transfer_plan import FileAction, Part
+from blobsync.spread.file_json import FormatError
+from blobsync.spread.record import Answer, FileRecord, ShardDone, answer_line, read_answer, read_body, record_body
+from blobsync.spread.shard import Shard, cut, listed_at, read_shard
+from blobsync.spread.shared_store import SharedStore
+from blobsync.store.open_locations import OpenBlob, OpenLocation
+from blobsync.store.url_list import UrlListStore
+from blobsync.transfer.engines import Engine, Moved, MoveTask
+from blobsync.transfer.fresh_look import states_at_destination, written_before
+
+# Seconds between two looks whether the process that started this one is still there.
+_LOOK_SECONDS = 0.5
+_CHUNK = 1 << 16
+# A process that is killed takes what it knows with it; its files are tried once more.
+_TIMES = 2
+
+
+def task_name(number: int) -> str:
+    """The name of a task's shard, and of its record."""
+    return f"{number:07}"
+
+
+class Ends(NamedTuple):
+    """The two ends between which a task may move files; a shard names them as strings."""
+
+    source: OpenLocation
+    destination: OpenLocation
+
+
+class Tools(NamedTuple):
+    """What moves the files of a shard: the ends by their names, and the engine. Made anew in each process."""
+
+    ends: Mapping[tuple[str, str], Ends]
+    engine: Engine
+
+
+class TaskMissingError(BlobsyncError):
+    """A task has no shard that was sealed for it."""
+
+    code = FailureCode.NOT_REPORTED
+
+
+@dataclass(slots=True)
+class Task:
+    """Task ``number`` of the run at ``place``. ``workers`` processes share it, each with its own ``tools`` and an equal
+    part of ``cap_mbps``. ``log`` gets lines for the job's log. ``watch`` is called once when threads may begin,
+    ``wait`` is :func:`blobsync.local.files.wait_for_disk`."""
+
+    place: SharedStore
+    number: int
+    tools: Callable[[], Tools]
+    log: Callable[[str], None]
+    workers: int = 1
+    cap_mbps: float | None = None
+    watch: Callable[[], None] = lambda: None
+    wait: WaitForDisk = wait_for_disk
+    _answers: list[Answer] = field(default_factory=list)
+
+    def run(self) -> bool:
+        """Carry the shard out and write the record; returns whether that is complete. After Ctrl-C the record has what
+        is known by then. Raises ``TaskMissingError``, and what the store raises."""
+        name = f"records/{task_name(self.number)}"
+        body = self.place.read(f"shards/{task_name(self.number)}")
+        if body is None:
+            raise TaskMissingError(
+                f"{self.place.shown}shards/{task_name(self.number)} is not there as it was left: the task ends"
+            )
+        shard = read_shard(body)
+        if self._earlier(name, shard):
+            self.log(f"task {self.number} is done already")
+            return True
+        try:
+            for _ in range(_TIMES):
+                if left := self._left(shard):
+                    self._carry(replace_actions(shard, left))
+        except KeyboardInterrupt:
+            self.place.hurry()
+            self._write(name, shard, [])
+            raise
+        is_done = not self._left(shard)
+        self._write(name, shard, [ShardDone(shard.number)] if is_done else [])
+        size = sum(each.size for each in shard.actions)
+        failed = sum(isinstance(each, FileRecord) and each.failure is not None for each in self._answers)
+        files = count_text(len(shard.actions), "file")
+        self.log(f"task {self.number} of {shard.path}: {files}, {size_text(size)}, {failed:,} failed")
+        return is_done
+
+    def _earlier(self, name: str, shard: Shard) -> bool:
+        """Take over what this task has recorded before it was stopped; returns whether that is all."""
+        with suppress(FormatError):
+            found = read_body(self.place.read(name) or b"", shard.route)
+            self._answers = [each for each in found if isinstance(each, FileRecord) and each.failure is None]
+            if any(isinstance(each, ShardDone) for each in found):
+                return True
+        return False
+
+    def _left(self, shard: Shard) -> list[int]:
+        """The positions of files without a record."""
+        known = {each.path for each in self._answers if isinstance(each, FileRecord)}
+        return [index for index, action in enumerate(shard.actions) if action.path not in known]
+
+    def _write(self, name: str, shard: Shard, last: list[Answer]) -> None:
+        """Write the record, of downloaded files when they are on the disk: no other machine can wait for what this one
+        has in memory."""
+        end = _ends_of(shard, self.tools()).destination
+        if isinstance(end, LocalLocation):
+            names = {each.path: each.target or each.path for each in shard.actions}
+            moved = [each.path for each in self._answers if isinstance(each, FileRecord) and each.failure is None]
+            for file, error in self.wait([str(end.at(names[path])) for path in moved]).items():
+                self.log(f"{local_error(error, file)}: a power failure may take it")
+        self.place.write(name, record_body([*self._answers, *last]))
+
+    def _carry(self, shard: Shard) -> None:
+        tools = self.tools()
+        if self.workers == 1 or len(shard.actions) < 2:
+            self.watch()
+            collected = _Collected(shard, tools, self.cap_mbps)
+            try:
+                collected.work()
+            finally:
+                self._answers += collected.so_far()
+            return
+        positions = {action.path: index for index, action in enumerate(shard.actions)}
+        share = self.cap_mbps / self.workers if self.cap_mbps else None
+        pieces = [
+            replace_actions(shard, [positions[action.path] for action in piece.actions])
+            for piece in cut(part_of(shard, _ends_of(shard, tools)), shard.actions, self.workers, len(shard.actions))
+        ]
+        children = _Children(pieces, lambda piece: _Collected(piece, self.tools(), share))
+        self.watch()
+        lines, stopped = children.lines()
+        for line in lines:
+            # Ctrl-C may have cut one.
+            with suppress(FormatError):
+                self._answers.append(read_answer(line, shard.route))
+        if stopped:
+            raise KeyboardInterrupt
+
+
+def replace_actions(shard: Shard, kept: Sequence[int]) -> Shard:
+    """The shard with these of its files only, by their positions."""
+    listed = tuple(shard.listed[index] for index in kept) if shard.listed else ()
+    return replace(shard, actions=tuple(shard.actions[index] for index in kept), listed=listed)
+
+
+def _ends_of(shard: Shard, tools: Tools) -> Ends:
+    ends = tools.ends.get((shard.source, shard.destination))
+    if ends is None:
+        raise FormatError("the shard names other ends than the orders of this task")
+    return ends
+
+
+def part_of(shard: Shard, ends: Ends) -> LivePart:
+    """The part of a shard's files, between these ends."""
+    if isinstance(ends.source, OpenBlob) and isinstance(ends.source.store, UrlListStore):
+        ends.source.store.set_files(listed_at(ends.source, shard))
+    key = key_between(ends.source, ends.destination)
+    return Part(shard.path, shard.route, ends.source, ends.destination, key, actions=shard.actions)
+
+
+class _Collected:
+    """Carries a shard out in this process, and collects what became of each file. Thread-safe as an engine needs."""
+
+    def __init__(self, shard: Shard, tools: Tools, cap_mbps: float | None) -> None:
+        self._part = part_of(shard, _ends_of(shard, tools))
+        self._task = MoveTask(self._part, shard.actions, cap_mbps=cap_mbps)
+        self._engine = tools.engine
+        self._records: list[Answer] = []
+        self._doubtful: list[tuple[FileAction, FileFailure]] = []
+        self._lock = threading.Lock()
+
+    def work(self) -> None:
+        """Move the files."""
+        if self._task.actions:
+            self._engine.move(self._task, self, self)
+        for action, failure in self._doubtful:
+            self._settle(action, failure)
+        self._doubtful.clear()
+
+    def so_far(self) -> list[Answer]:
+        """What is known by now."""
+        with self._lock:
+            return list(self._records)
+
+    def file_moved(self, moved: Moved) -> None:
+        self._add(FileRecord(moved.action.path, moved.source, moved.destination, moved.reused, moved.compared_by))
+
+    def file_failed(self, action: FileAction, failure: FileFailure) -> None:
+        if failure.code is FailureCode.CHANGED_MEANWHILE:
+            self._doubtful.append((action, failure))
+        else:
+            self._add(FileRecord(action.path, failure=failure))
+
+    def file_kept(self, action: FileAction, size: int) -> None:
+        """Does nothing: the next run of the task begins the file again."""
+
+    def stray(self, name: str) -> None:
+        """Does nothing: only azcopy reports these."""
+
+    def azcopy_job(self, job_id: str) -> None:
+        """Does nothing: there is none."""
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self._add(event)
+
+    def _add(self, answer: Answer) -> None:
+        with self._lock:
+            self._records.append(answer)
+
+    def _settle(self, action: FileAction, failure: FileFailure) -> None:
+        """A file that somebody has written meanwhile: an earlier run of this task, if it has the plan's content."""
+        moved = None
+        with suppress(BlobsyncError):
+            moved = written_before(self._part, action)
+        if moved is None:
+            self._add(FileRecord(action.path, failure=failure))
+            return
+        there = states_at_destination(self._part.destination, [moved], lambda event: None).get(action.path)
+        self.file_moved(moved._replace(destination=there))
+
+
+class _Children:
+    """A process for each piece, all at once. They are forked, so that they begin at once: this process has no threads
+    yet."""
+
+    def __init__(self, pieces: Sequence[Shard], carry: Callable[[Shard], _Collected]) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._pids: list[int] = []
+        self._bodies: dict[int, bytes] = {}
+        parent = os.getpid()
+        for piece in pieces:
+            reader, writer = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                os.close(reader)
+                end_with_parent(parent)
+                _be_child(writer, piece, carry)
+            os.close(writer)
+            self._pids.append(pid)
+            self._bodies[reader] = b""
+
+    def lines(self) -> tuple[list[str], bool]:
+        """The lines of their records when all have ended, and whether Ctrl-C has stopped them."""
+        waiting = selectors.DefaultSelector()
+        for reader in self._bodies:
+            waiting.register(reader, selectors.EVENT_READ)
+        stopped = False
+        while waiting.get_map():
+            try:
+                for key, _ in waiting.select():
+                    if data := os.read(key.fd, _CHUNK):
+                        self._bodies[key.fd] += data
+                    else:
+                        waiting.unregister(key.fd)
+                        os.close(key.fd)
+            except KeyboardInterrupt:
+                stopped = True
+                for pid in self._pids:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGINT)
+        for pid in self._pids:
+            os.waitpid(pid, 0)
+        return [line for body in self._bodies.values() for line in body.decode().splitlines()], stopped
+
+
+def _be_child(writer: int, piece: Shard, carry: Callable[[Shard], _Collected]) -> None:
+    """The whole life of a forked process."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    code, collected = 1, None
+    try:
+        collected = carry(piece)
+        collected.work()
+        code = 0
+    except KeyboardInterrupt:
+        code = shell_code(-signal.SIGTERM)
+    except BaseException:  # noqa: BLE001 - in the log; its files have no record
+        traceback.print_exc()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError):
+        body = "".join(f"{answer_line(each)}\n" for each in (collected.so_far() if collected else ())).encode()
+        while body:
+            body = body[os.write(writer, body) :]
+    # Threads that wait for the network must not keep the process alive.
+    os._exit(code)
+
+
+def end_with_parent(parent: int) -> None:
+    """Interrupt this process, as Ctrl-C does, when the process that started it is gone."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_SECONDS)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,244 @@
+"""Jobs with tasks: as each platform's own queue is asked for them, and how it is told that they ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from blobsync.backends import create_backend
+from blobsync.backends.kubernetes.replies import job_info, read_jobs, read_pods
+from blobsync.backends.local.run_files import RunFiles
+from blobsync.backends.local.task_pool import TaskPool
+from blobsync.backends.protocol import Refused, Surroundings
+from blobsync.backends.slurm.script import build_script
+from blobsync.base.errors import SubmissionError, TooManyTasksError
+from blobsync.base.process import Completed, RunningProcess
+from blobsync.jobs.context import settings_of
+from blobsync.jobspec.spec import JobSpec, Secrets, State, TaskArray
+from tests.fakes.aml_configs import load
+from tests.fakes.jobs import make_spec
+from tests.fakes.kubernetes import demand_valid
+from tests.fakes.runner import ScriptedRunner
+from tests.unit.project_files import NO_ENVIRON
+from tests.unit.test_kubernetes_replies import job, pod
+from tests.unit.test_slurm import ScriptedProcess, file_work, make_backend
+
+_TASKS = TaskArray(12, 4, cpus=4)
+
+
+def _transfer(**words: Any) -> JobSpec:
+    return make_spec("blobsync", tasks=_TASKS, options={"spread": {"count": 12}}, **words)
+
+
+def test_a_specification_keeps_its_tasks_and_an_older_one_has_none() -> None:
+    spec = make_spec("true", tasks=_TASKS)
+    assert JobSpec.from_json(spec.to_json()) == spec and spec.has_many_logs
+    values = json.loads(make_spec("true").to_json())
+    del values["tasks"]
+    assert JobSpec.from_json(json.dumps(values)).tasks is None
+    for wrong in ({"count": "x", "parallel": 1, "cpus": 0}, {"count": 1}):
+        with pytest.raises(ValueError, match=r"not a job specification|wrong type"):
+            JobSpec.from_json(json.dumps({**values, "tasks": wrong}))
+
+
+# -- Slurm ---------------------------------------------------------------------------------------------------------
+
+_SCRIPT = """\
+# --chdir is the job's own folder.
+RUN=$PWD
+echo "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}" > slurm_job_id
+TASK=$RUN/task_$SLURM_ARRAY_TASK_ID
+mkdir -p "$TASK/user_logs" "$TASK/system_logs"
+rm -f "$TASK/exit_code"
+python3 -I "$RUN/bootstrap.py" spread --job "$RUN/job.json" --secrets "$RUN/secrets.json" --run-dir "$RUN" --log &
+child=$!
+trap 'kill -TERM "$child"' TERM USR1
+while :; do
+    wait "$child"; code=$?
+    kill -0 "$child" 2>/dev/null || break
+done
+echo "$code" > "$TASK/exit_code.new" && mv "$TASK/exit_code.new" "$TASK/exit_code"
+exit "$code"
+"""
+
+
+def test_a_transfer_is_an_array_whose_tasks_share_nodes_and_have_no_gpu() -> None:
+    options = {"gres": "gpu:4", "exclusive": True, "cpus_per_task": 32, "partition": "cpu", "array": "0-3"}
+    script = build_script(_transfer(), options)
+    lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert [line for line in lines if line.startswith("array")] == ["array=0-11%4"]
+    assert {"nodes=1", "ntasks-per-node=1", "cpus-per-task=4", "partition=cpu", "requeue"} <= set(lines)
+    assert not [line for line in lines if "gpu" in line or "gres" in line or line == "exclusive"]
+    assert script.endswith(_SCRIPT)
+
+
+def test_an_array_of_a_users_program_keeps_what_the_cluster_file_says() -> None:
+    script = build_script(make_spec("true", tasks=TaskArray(3, 2)), {"gres": "gpu:4", "exclusive": True})
+    assert "#SBATCH --array=0-2%2\n" in script and "#SBATCH --gres=gpu:4\n" in script and "srun" in script
+    assert "#SBATCH --exclusive\n" in script
+
+
+@pytest.mark.parametrize(
+    ("said", "fewer"),
+    [
+        ("sbatch: error: Batch job submission failed: Invalid job array specification", True),
+        ("sbatch: error: Batch job submission failed: Job violates policy (job submit limit, user's size)", True),
+        ("sbatch: error: QOSMaxSubmitJobPerUserLimit", True),
+        ("sbatch: error: Batch job submission failed: Invalid partition name specified", False),
+        ("sbatch: error: Batch job submission failed: Requested node configuration is not available", False),
+    ],
+)
+def test_a_limit_of_the_number_of_tasks_is_told_from_other_refusals(said: str, fewer: bool) -> None:
+    for spec in (_transfer(), make_spec("true")):
+        process = ScriptedProcess({sys.executable: file_work("/x"), "sbatch": Completed(1, "", said)})
+        backend = make_backend(process)
+        outcome = backend.submit(backend.plan(spec), Secrets())
+        assert isinstance(outcome, Refused) and isinstance(outcome.error, SubmissionError)
+        assert isinstance(outcome.error, TooManyTasksError) is (fewer and spec.tasks is not None)
+
+
+# -- Kubernetes ----------------------------------------------------------------------------------------------------
+
+
+def _kubernetes_job(root: Path, spec: JobSpec, **more: Any) -> Mapping[str, Any]:
+    cluster, _ = load(root, platform="kubernetes", kubernetes={"namespace": "train", **more})
+    around = Surroundings(
+        "c", Path("/p"), Path("/p/.blobsync"), settings_of(cluster), NO_ENVIRON, ScriptedRunner(), cluster
+    )
+    text = create_backend("kubernetes", around).plan(spec).text
+    demand_valid(text)
+    found = [each for each in yaml.safe_load_all(text) if each]
+    assert "Service" not in [each["kind"] for each in found]
+    return next(each for each in found if each["kind"] == "Job")
+
+
+def test_an_array_is_an_indexed_job_in_which_one_task_does_not_end_the_others(tmp_path: Path) -> None:
+    spec = _kubernetes_job(tmp_path, _transfer(platform="kubernetes"))["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 12, 4)
+    assert (spec["backoffLimitPerIndex"], spec["backoffLimit"]) == (3, 36)
+    assert spec["podFailurePolicy"]["rules"] == [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailIndex", "onExitCodes": {"containerName": "main", "operator": "NotIn", "values": [0, 137, 143]}},
+    ]
+    (main,) = spec["template"]["spec"]["containers"]
+    assert main["resources"] == {"limits": {"cpu": "4"}}
+
+
+def test_the_cpus_of_the_cluster_file_are_those_of_a_task(tmp_path: Path) -> None:
+    spec = _kubernetes_job(tmp_path, _transfer(platform="kubernetes"), cpu="500m")["spec"]
+    assert spec["template"]["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "500m"}}
+
+
+def _info(pods: Sequence[dict[str, Any]], *conditions: tuple[str, str, str], done: str = "") -> Any:
+    body = job(*conditions, notes={"blobsync.dev/tasks": "5"}, completions=5, parallelism=2)
+    body["status"]["completedIndexes"] = done
+    (one,) = read_jobs({"items": [body]})
+    return job_info(one, read_pods({"items": list(pods)}), {})
+
+
+def test_an_array_runs_as_soon_as_one_task_does_and_says_how_many_are_done() -> None:
+    found = _info([pod(0, "Succeeded"), pod(1, "Running"), pod(2, "Pending")], done="0")
+    assert (found.state, found.reason) == (State.RUNNING, "1 of 5 tasks done, 1 run")
+    assert _info([pod(0, "Pending", node=""), pod(1, "Pending", node="")]).state is State.QUEUED
+
+
+def test_an_array_that_failed_says_which_task_did() -> None:
+    said = "Container main for pod train/me-1-0badcafe-3-abcde failed with exit code 3 matching FailIndex rule"
+    found = _info([], ("Failed", "FailedIndexes", said))
+    assert found.state is State.FAILED and found.exit_code == 3
+    assert found.reason == "task 3 ended with exit code 3"
+
+
+# -- this machine --------------------------------------------------------------------------------------------------
+
+
+class Child:
+    """A task that runs until the test ends it."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        self.argv, self.env = list(argv), dict(env)
+        self.code: int | None = None
+        self.pid = 2**22 + 1
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        return self.code
+
+    def stderr_tail(self) -> str:
+        return "it broke" if self.code else ""
+
+    def lines(self) -> Iterator[str]:
+        return iter(())
+
+
+class Runner(ScriptedRunner):
+    def __init__(self) -> None:
+        super().__init__()
+        self.children: list[Any] = []
+
+    def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> RunningProcess:
+        self.children.append(Child(argv, env or {}))
+        child: RunningProcess = self.children[-1]
+        return child
+
+
+def _pool(tmp_path: Path, count: int, parallel: int) -> tuple[TaskPool, Runner, RunFiles]:
+    files, runner = RunFiles(tmp_path / "job"), Runner()
+    files.make({})
+    spec = make_spec("true", tasks=TaskArray(count, parallel), options={"spread": {"count": count}})
+    return TaskPool(spec, files, ("node",), runner, {"A": "b"}, (), lambda: 100.0), runner, files
+
+
+def test_so_many_tasks_run_at_a_time_in_their_order_and_each_knows_its_number(tmp_path: Path) -> None:
+    pool, runner, files = _pool(tmp_path, 5, 2)
+    assert files.phase() is State.PREPARING
+    assert pool.look(canceled=False) is None and len(runner.children) == 2 and files.phase() is State.RUNNING
+    runner.children[1].code = 0
+    assert pool.look(canceled=False) is None and len(runner.children) == 3
+    for _ in range(3):
+        for child in runner.children:
+            child.code = 0
+        code = pool.look(canceled=False)
+    assert code == 0 and [child.env["BLOBSYNC_TASK"] for child in runner.children] == list("01234")
+    roots = [child.argv[child.argv.index("--root") + 1] for child in runner.children]
+    assert len(set(roots)) == 5 and all(child.env["A"] == "b" for child in runner.children)
+
+
+@pytest.mark.parametrize(("codes", "code"), [([0, 3], 3), ([-9, 1], 137), ([0, 0], 0)])
+def test_the_code_of_an_array_is_the_highest_of_a_task_and_none_is_started_again(
+    codes: list[int], code: int, tmp_path: Path
+) -> None:
+    pool, runner, files = _pool(tmp_path, 2, 2)
+    pool.look(canceled=False)
+    for child, each in zip(runner.children, codes, strict=True):
+        child.code = each
+    assert pool.look(canceled=False) == code and len(runner.children) == 2
+    assert ("it broke" in (files.log.read_text() if files.log.exists() else "")) is bool(code)
+
+
+def test_a_canceled_array_begins_nothing_and_ends_when_its_tasks_have(tmp_path: Path) -> None:
+    pool, runner, _ = _pool(tmp_path, 5, 2)
+    pool.look(canceled=False)
+    assert pool.look(canceled=True) is None
+    for child in runner.children:
+        child.code = 143
+    assert pool.look(canceled=True) == 143 and len(runner.children) == 2
+    waiting, none, _ = _pool(tmp_path / "other", 5, 2)
+    assert waiting.look(canceled=True) == 143 and not none.children
+
+
+def test_this_machine_takes_so_many_tasks_at_a_time(tmp_path: Path) -> None:
+    around = Surroundings("c", tmp_path, tmp_path, {}, {**os.environ, "HOME": str(tmp_path)}, ScriptedRunner())
+    backend = create_backend("local", around)
+    with pytest.raises(SubmissionError, match="at most 64 tasks of a job at a time, not 65"):
+        backend.plan(make_spec("true", tasks=TaskArray(100, 65)))
+    made = backend.plan(_transfer())
+    assert "spread --log" in made.text and " node --job" not in made.text
