@@ -57,7 +57,9 @@ def _sentence(job: NodeJob, found: list[tuple[int, str]]) -> str:
     names = [printable(name) for _, name in found[:_NAMED]]
     more = ", ..." if len(found) > _NAMED else ""
     count = f"{count_text(len(found), 'file')}, {size_text(sum(size for size, _ in found))}"
-    kept = next((entry.name for entry in job.folders("upload", "link", "mount") if not entry.read_only), "")
+    # What uploads comes first: a linked folder most often holds the data that the job reads.
+    entries = [entry for mode in ("upload", "link", "mount") for entry in job.folders(mode)]
+    kept = next((entry.name for entry in entries if not entry.read_only), "")
     folder = next((name.partition("/")[0] for _, name in found if "/" in name), "")
     ways = [f"write them below {kept}/"] if kept else []
     ways += [f"add {printable(folder)}_folder with mode: upload to the cluster file"] if folder else []

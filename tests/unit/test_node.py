@@ -553,7 +553,9 @@ def test_what_cannot_be_written_before_the_command_is_one_sentence(node: Node) -
 
 def test_what_is_written_outside_of_the_folders_is_named_once_before_it_goes(node: Node, service: BlobService) -> None:
     node.env = {"RANK": "0", "LOCAL_RANK": "0"}
-    folders = (node.folder_link("output", "upload"),)
+    linked = node.run / "linked"
+    linked.mkdir(parents=True)
+    folders = (node.folder_link("data", "link", source=str(linked)), node.folder_link("output", "upload"))
     line = (
         "mkdir -p runs/x __pycache__; head -c 3000 /dev/zero > runs/x/model.pt; echo 1 >> train.py; echo 2 > output/o"
     )
