@@ -181,7 +181,7 @@ def config_trust_state(
     root = find_project(current_folder(session.environ), session.environ)
     exposed = open_state(root, session.environ)
     if exposed and not yes:
-        confirm(session, exposed.question)
+        confirm(session, exposed.question, looks="ls -laR .blobsync shows who may write there")
     found = trust_state(root, session.environ, both=both)
     paths = list(found.seal.paths)
     data = {"folder": str(found.folder), "id": found.seal.id, "projects": paths, "accepted": found.is_new}
