@@ -52,7 +52,7 @@ class ShardAccount:
         """Convert the record of a moved file. Raises ``FormatError`` also if it cannot be about that file, which then
         is still without a record."""
         action = self._waiting(record)
-        moved = _believed(action, record, self.shard.route)
+        moved = _counted(action, record, self.shard.route)
         del self.left[action.path]
         self.moving -= moved.action.size - moved.reused
         self.reused -= moved.reused
@@ -120,7 +120,7 @@ class ShardAccount:
         return [ShardAccount(replace(self.shard, actions=half), self.attempt + 1) for half in halves]
 
 
-def _believed(action: FileAction, record: FileRecord, route: Route) -> Moved:
+def _counted(action: FileAction, record: FileRecord, route: Route) -> Moved:
     source, destination = record.source, record.destination
     if source is None or not is_same_version(action.source, source):
         raise FormatError(f"{shown_name(record.path)} is reported in another version than the plan's")

@@ -269,7 +269,7 @@ class _Run:
                 self._refuse(shard, refused)
             if is_whole or at_last:
                 share = self._of[shard.source, shard.destination]
-                found = [_believed(account, each) for each in answers if isinstance(each, FileRecord)]
+                found = [_moved_or_failed(account, each) for each in answers if isinstance(each, FileRecord)]
                 self._count(account, share, found)
         except FormatError as error:
             self._listener.emit(Note(f"what task {shard.number} says is not believed: {error}"))
@@ -311,7 +311,7 @@ class _Run:
         )
 
 
-def _believed(account: ShardAccount, record: FileRecord) -> Moved | tuple[FileAction, FileFailure]:
+def _moved_or_failed(account: ShardAccount, record: FileRecord) -> Moved | tuple[FileAction, FileFailure]:
     """What a record says of one file. Raises ``FormatError`` for what cannot be."""
     if record.failure is not None:
         return account.failed(record), record.failure
