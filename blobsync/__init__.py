@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         SubmissionError,
         SubmissionUnknownError,
         ThrottledError,
+        TooManyTasksError,
         TransferCancelledError,
         UnknownClusterError,
         UnmappedPathError,
@@ -141,6 +142,7 @@ if TYPE_CHECKING:
         NodeChange,
         RunInfo,
         StateChange,
+        TaskArray,
     )
     from blobsync.jobspec.spec import State as JobState
     from blobsync.jobspec.submit_options import SubmitKeywords
@@ -366,7 +368,9 @@ __all__ = [
     "SubmissionUnknownError",
     "SubmitKeywords",
     "Submitted",
+    "TaskArray",
     "ThrottledError",
+    "TooManyTasksError",
     "Transfer",
     "TransferCancelledError",
     "TransferEntry",
@@ -458,7 +462,7 @@ _HOMES = {
             "NodeArchiveRef",
             "NodeChange",
         ),
-        *("RunInfo", "StateChange"),
+        *("RunInfo", "StateChange", "TaskArray"),
     ),
     "blobsync.jobspec.submit_options": ("SubmitKeywords",),
     "blobsync.jobs.submit": ("Submitted",),

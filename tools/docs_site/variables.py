@@ -60,6 +60,7 @@ IN_JOBS = frozenset(
             "BLOBSYNC_RUN_ID",
             "BLOBSYNC_LINEAGE_KEYS",
             "BLOBSYNC_SPREAD_KEY",
+            "BLOBSYNC_TASK",
             "BLOBSYNC_TASK_ATTEMPT",
             "BLOBSYNC_TASK_TYPE",
         ),
