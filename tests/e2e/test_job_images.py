@@ -70,8 +70,8 @@ def test_neither_a_container_nor_a_layer_shows_a_secret(lab: Lab, docker: Docker
     job_id = lab.submit("here", "echo up; while :; do read -t 0.2 x < /dev/zero || :; done")
     lab.until_up(job_id)
     images = docker.client("images", "-q", "blobsync-job").stdout.decode().split()
+    assert images and wait_until(lambda: docker.client("ps", "-q").stdout, seconds=PATIENCE)
     containers = docker.client("ps", "-q").stdout.decode().split()
-    assert images and containers
     shown = docker.client("inspect", *images, *containers).stdout + docker.client("history", images[0]).stdout
     assert job_id.encode() in shown and b"hush" not in shown
     lab.run("abort", job_id)
@@ -86,7 +86,8 @@ def test_abort_ends_what_runs_in_the_image(lab: Lab, docker: DockerDaemon, clust
     line = "trap 'echo saved > output/saved; exit 0' TERM; echo up; while :; do read -t 0.2 x < /dev/zero || :; done"
     job_id = lab.submit(cluster, line)
     lab.until_up(job_id)
-    assert b"blobsync-" in docker.client("ps", "--format", "{{.Names}}").stdout
+    # The program may be heard before docker says that its container runs.
+    assert wait_until(lambda: b"blobsync-" in docker.client("ps", "--format", "{{.Names}}").stdout, seconds=PATIENCE)
     lab.run("abort", job_id)
     assert lab.until(job_id)["status"] == "Canceled"
     assert lab.container.get("mine/output/saved") == b"saved\n"
