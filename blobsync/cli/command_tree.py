@@ -1,16 +1,15 @@
-"""The command line as Typer's tree: help, completion, and the reader of command lines that are not plain.
-
-Only these import Typer, which takes a quarter of the CPU time of a short command.
-"""
+"""The command line as Typer's tree: help, completion, and the reader of command lines."""
 
 from __future__ import annotations
 
-import inspect
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from typing import Annotated, Any, NamedTuple, get_args, get_origin
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import cache
+from inspect import Parameter, Signature
+from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,7 +18,7 @@ from typer.main import get_command
 from blobsync.base.errors import ExitCode, UsageError
 from blobsync.base.stopping import was_interrupted
 from blobsync.cli.command_words import ENDS_WITH_A_COMMAND, SECTIONS, Word
-from blobsync.cli.session import GLOBALS, REQUIRED, Command, Commands, Declared, OptionRow, Session, option, registered
+from blobsync.cli.session import GLOBALS, Command, Commands, Session, offers, option, registered, row
 
 _SETTINGS: dict[str, Any] = {
     # Rich would add 80 ms to every command, and its tracebacks show local variables.
@@ -97,23 +96,15 @@ class Offered(NamedTuple):
     type: str = "plain"
 
 
-class _Commands(MutableMapping[str, Any]):
+class _Commands(Mapping[str, Any]):
     """Name -> command; each is built on first use."""
 
     def __init__(self) -> None:
         self._words = {name: word for _, words in SECTIONS for word in words for name in word.names}
-        self._built: dict[str, Any] = {}
+        self._built = cache(lambda name: _build(self._words[name]))
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._built:
-            self._built[name] = _build(self._words[name])
-        return self._built[name]
-
-    def __setitem__(self, name: str, built: Any) -> None:
-        self._built[name] = built
-
-    def __delitem__(self, name: str) -> None:
-        del self._words[name]
+        return self._built(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._words)
@@ -207,42 +198,30 @@ _CHOICES = re.compile(r"[a-z0-9]+(?:\|[a-z0-9]+)+")
 _COMPLETED = ("PATH", "ID", "CLUSTER", "PLAN")
 
 
-def completed_by(kind: Any, declared: Declared) -> Callable[[Any, str], list[tuple[str, str]]] | None:
+def completed_by(parameter: Parameter) -> Callable[[Any, str], Any] | None:
     """The completion of a parameter: its own, or that of its metavar."""
-    own = declared.settings.get("autocompletion")
-    metavar = str(own or declared.settings.get("metavar", "")).strip("[]").removesuffix("...")
+    kind, declared = get_args(parameter.annotation)
+    metavar = str(declared.metavar or "").strip("[]").removesuffix("...")
     is_file = metavar == "CLUSTER" and "Path" in str(kind)
-    if own is None and (is_file or not (metavar in _COMPLETED or _CHOICES.fullmatch(metavar))):
-        return None
-
-    def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-        if callable(own):
-            found: list[tuple[str, str]] = own(ctx, incomplete)
-            return found
-        from blobsync.cli.completion import offered  # late: only the shell asks
-
-        return offered(metavar, ctx, incomplete)
-
-    return complete
+    if declared.autocompletion or is_file or not (metavar in _COMPLETED or _CHOICES.fullmatch(metavar)):
+        return declared.autocompletion  # type: ignore[no-any-return]
+    return offers(metavar)
 
 
-def _signed(function: Callable[..., Any], rows: Sequence[OptionRow], doc: str | None) -> Any:
+def _signed(function: Callable[..., Any], rows: Sequence[Parameter], doc: str | None) -> Any:
     """Set what Typer builds a command from: the signature, the annotations and the docstring."""
-    parameters = [_parameter("ctx", typer.Context), *(_parameter(*row) for row in rows)]
-    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    parameters = [row("ctx", typer.Context), *map(_completed, rows)]
+    function.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     function.__annotations__ = {each.name: each.annotation for each in parameters}
     function.__doc__ = doc
     return function
 
 
-def _parameter(name: str, annotation: Any, default: Any = REQUIRED) -> inspect.Parameter:
-    if get_origin(annotation) is Annotated:
-        kind, declared = get_args(annotation)
-        info = typer.Option if declared.is_option else typer.Argument
-        settings = {**declared.settings, "autocompletion": completed_by(kind, declared)}
-        annotation = Annotated[kind, info(*declared.names, **settings)]
-    given = inspect.Parameter.empty if default is REQUIRED else default
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=annotation)
+def _completed(parameter: Parameter) -> Parameter:
+    kind, declared = get_args(parameter.annotation)
+    info = copy(declared)
+    info.autocompletion = completed_by(parameter)
+    return parameter.replace(annotation=Annotated[kind, info])
 
 
 class CommandTree(TyperGroup):
@@ -252,7 +231,7 @@ class CommandTree(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Commands()
+        self.commands = _Commands()  # type: ignore[assignment]  # it is only read
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """The words of the table with their help; builds no command."""
@@ -308,7 +287,7 @@ def build_app() -> typer.Typer:
         cls=CommandTree, invoke_without_command=True, **{**_SETTINGS, "add_completion": True}, epilog=_EPILOG
     )
     version = Annotated[bool, option("--version", help="Show the version and exit.")]
-    app.callback()(_signed(_start, (*GLOBALS, ("version", version, False)), _start.__doc__))
+    app.callback()(_signed(_start, (*GLOBALS, row("version", version, False)), _start.__doc__))
     return app
 
 

@@ -17,7 +17,7 @@ from blobsync.cli.job_words import job_data, job_details, job_table, state_text,
 from blobsync.cli.output import Result, more_line
 from blobsync.cli.reports import files_shown
 from blobsync.cli.running_words import progress_data, so_far, utc_text
-from blobsync.cli.session import ITS_NAME, Commands, Session, argument, command, option
+from blobsync.cli.session import ITS_NAME, Commands, Session, argument, command, offers, option
 from blobsync.jobs.timeline import lasted
 from blobsync.project.logbook import RUNNING, failure_text, failures_in
 
@@ -47,7 +47,9 @@ def history(
     id: Annotated[
         str | None,
         argument(
-            metavar="[ID]", help="A transfer or a job, or the beginning or end of its ID.", autocompletion="HISTORY"
+            metavar="[ID]",
+            help="A transfer or a job, or the beginning or end of its ID.",
+            autocompletion=offers("HISTORY"),
         ),
     ] = None,
     only_jobs: Annotated[bool, option("--jobs", help="Only jobs.")] = False,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+import typer
 
 from blobsync.base.errors import UsageError
 from blobsync.cli.output import Result
 from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command, registered
-
-if TYPE_CHECKING:
-    import typer
 
 
 def complete_documented(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:

@@ -13,10 +13,15 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import cached_property, wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+
+import typer
+from typer.models import ParameterInfo
 
 from blobsync.base.errors import (
     BlobsyncError,
@@ -169,33 +174,19 @@ def _from_standard_input() -> str:
 
 _NOT_GIVEN = {each.name: each.default for each in fields(Session)}
 
-# Name, annotation with its option or argument, default.
-OptionRow = tuple[str, Any, Any]
-# The default of a parameter that has to be given.
-REQUIRED: Any = ...
+# The keywords of a declaration are Typer's.
+option, argument = typer.Option, typer.Argument
 
 
-class Declared(NamedTuple):
-    """An option or an argument; ``names`` is empty for an option that is named as its parameter."""
+def offers(kind: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
+    """The completion of what has the metavar ``kind``."""
 
-    is_option: bool
-    names: tuple[str, ...]
-    # The keywords of typer.Option and typer.Argument.
-    settings: Mapping[str, Any]
+    def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        from blobsync.cli.completion import offered  # late: only the shell asks
 
-    def having(self, **settings: Any) -> Declared:
-        """The same with more settings."""
-        return self._replace(settings={**self.settings, **settings})
+        return offered(kind, ctx, incomplete)
 
-
-def option(*names: str, **settings: Any) -> Any:
-    """Declare an option in an ``Annotated``; the keywords are those of ``typer.Option``."""
-    return Declared(True, names, settings)
-
-
-def argument(**settings: Any) -> Any:
-    """Declare an argument in an ``Annotated``; the keywords are those of ``typer.Argument``."""
-    return Declared(False, (), settings)
+    return complete
 
 
 ClusterOption = Annotated[
@@ -205,7 +196,7 @@ ClusterOption = Annotated[
         "--cluster",
         metavar="NAME",
         help="The cluster: aux_data/aml/NAME.yaml. Default: $AML_CONFIG_PATH, else aml.",
-        autocompletion="CLUSTER",
+        autocompletion=offers("CLUSTER"),
     ),
 ]
 FromOption = Annotated[
@@ -215,7 +206,7 @@ FromOption = Annotated[
         "--from-cluster",
         metavar="NAME",
         help="Copy from this cluster's storage.",
-        autocompletion="CLUSTER",
+        autocompletion=offers("CLUSTER"),
     ),
 ]
 ParamOption = Annotated[
@@ -246,17 +237,23 @@ _PATHS: Any = argument(metavar="PATH...", help="Paths inside the project.")
 PathsArgument = Annotated[list[str], _PATHS]
 OptionalPaths = Annotated[list[str] | None, _PATHS]
 
-GLOBALS: tuple[OptionRow, ...] = (
-    ("cluster", ClusterOption, None),
-    ("from_cluster", FromOption, None),
-    ("param", ParamOption, None),
-    ("num_gpu", GpuOption, None),
-    ("json", JsonOption, False),
-    ("verbose", VerboseOption, 0),
-    ("quiet", QuietOption, False),
-    ("color", ColorOption, None),
-    ("log_file", LogOption, None),
-    ("timings", TimingsOption, False),
+
+def row(name: str, annotation: Any, default: Any = Parameter.empty) -> Parameter:
+    """A parameter of a command: its annotation has the option or argument."""
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+GLOBALS = (
+    row("cluster", ClusterOption, None),
+    row("from_cluster", FromOption, None),
+    row("param", ParamOption, None),
+    row("num_gpu", GpuOption, None),
+    row("json", JsonOption, False),
+    row("verbose", VerboseOption, 0),
+    row("quiet", QuietOption, False),
+    row("color", ColorOption, None),
+    row("log_file", LogOption, None),
+    row("timings", TimingsOption, False),
 )
 CommandFunction = Callable[..., Result]
 
@@ -303,7 +300,7 @@ class Command:
         self,
         name: str,
         function: CommandFunction,
-        globals_after: tuple[OptionRow, ...],
+        globals_after: tuple[Parameter, ...],
         *,
         looks: bool,
         ends_with_a_command: bool,
@@ -316,29 +313,31 @@ class Command:
         self._globals = globals_after
 
     @cached_property
-    def _own(self) -> tuple[OptionRow, ...]:
-        return tuple(_own_rows(self._declares))
+    def _own(self) -> Sequence[Parameter]:
+        """The function's parameters behind the session."""
+        return [*signature(self._declares, eval_str=True).parameters.values()][1:]
 
     @cached_property
     def _groups(self) -> Mapping[str, OptionGroup]:
         """The parameters that stand for several options, by their names."""
-        return {name: OptionGroup(kind, self._name) for name, kind, _ in self._own if not _is_one_option(kind)}
+        several = (each for each in self._own if not _is_one_option(each.annotation))
+        return {each.name: OptionGroup(each.annotation, self._name) for each in several}
 
     @cached_property
-    def rows(self) -> tuple[OptionRow, ...]:
+    def rows(self) -> tuple[Parameter, ...]:
         """All parameters: the function's own, those of its groups, and the global options."""
-        own = [row for row in self._own if row[0] not in self._groups]
-        return (*own, *(row for group in self._groups.values() for row in group.rows), *self._globals)
+        own = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in self._own if each.name not in self._groups]
+        return (*own, *(each for group in self._groups.values() for each in group.rows), *self._globals)
 
     def run(self, session: Session, values: dict[str, Any]) -> Result:
         """Run it with the values of its parameters."""
-        session.merge({name: values.pop(name) for name, _, _ in self._globals})
+        session.merge({each.name: values.pop(each.name) for each in self._globals})
         session.started(session)
         if any(path.startswith("/") for path in values.get("paths") or ()):
             values["paths"] = _inside_project(values["paths"])
         try:
             for name, group in self._groups.items():
-                values[name] = group.build({row[0]: values.pop(row[0]) for row in group.rows})
+                values[name] = group.build({each.name: values.pop(each.name) for each in group.rows})
             return _asking(session, lambda: self._function(session, **values))
         except KeyboardInterrupt as stop:
             raise interrupted(stop) from stop
@@ -356,7 +355,7 @@ class OptionGroup:
         self._options = {name: one for name, one in declared if command in (one.about.commands or (command,))}
 
     @property
-    def rows(self) -> tuple[OptionRow, ...]:
+    def rows(self) -> tuple[Parameter, ...]:
         """The options as parameters of the command."""
         return tuple(_row(name, one) for name, one in self._options.items())
 
@@ -370,14 +369,14 @@ class OptionGroup:
 
 
 def _is_one_option(kind: Any) -> bool:
-    return any(isinstance(part, Declared) for part in get_args(kind))
+    return any(isinstance(part, ParameterInfo) for part in get_args(kind))
 
 
 # As users call the platforms.
 _PLATFORMS = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
 
 
-def _row(name: str, one: DeclaredOption) -> OptionRow:
+def _row(name: str, one: DeclaredOption) -> Parameter:
     about = one.about
     kind: Any = list[str] if about.repeated else bool if one.is_flag else str if one.choices else one.kind
     default = False if one.is_flag else None if about.repeated else one.default
@@ -387,7 +386,7 @@ def _row(name: str, one: DeclaredOption) -> OptionRow:
     settings: dict[str, Any] = {"help": said, "metavar": about.metavar or "|".join(one.choices) or None}
     if about.least is not None:
         settings["min"] = about.least
-    return name, Annotated[kind if default is not None else kind | None, option(one.flag, **settings)], default
+    return row(name, Annotated[kind if default is not None else kind | None, option(one.flag, **settings)], default)
 
 
 class Commands:
@@ -449,26 +448,16 @@ def _only_looking(function: CommandFunction) -> CommandFunction:
     return run
 
 
-def _rows(takes: Collection[str]) -> tuple[OptionRow, ...]:
+def _rows(takes: Collection[str]) -> tuple[Parameter, ...]:
     """The global options as accepted after a command."""
-    return tuple(row if row[0] in (*takes, *_FOR_ALL) else _unseen(row) for row in GLOBALS)
+    return tuple(each if each.name in (*takes, *_FOR_ALL) else _unseen(each) for each in GLOBALS)
 
 
-def _unseen(row: OptionRow) -> OptionRow:
-    name, annotation, default = row
-    kind, declared = get_args(annotation)
-    return name, Annotated[kind, declared.having(hidden=True)], default
-
-
-def _own_rows(function: Callable[..., Any]) -> Iterator[OptionRow]:
-    """The parameters of a command's function behind the session, as ``inspect.signature`` would list them."""
-    code = function.__code__
-    names = code.co_varnames[1 : code.co_argcount]
-    defaults = function.__defaults__ or ()
-    required = len(names) - len(defaults)
-    for number, name in enumerate(names):
-        kind = eval(function.__annotations__[name], function.__globals__)  # noqa: S307 - an annotation of ours
-        yield name, kind, REQUIRED if number < required else defaults[number - required]
+def _unseen(parameter: Parameter) -> Parameter:
+    kind, declared = get_args(parameter.annotation)
+    hidden = copy(declared)
+    hidden.hidden = True
+    return parameter.replace(annotation=Annotated[kind, hidden])
 
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -104,7 +104,7 @@ def test_saved_plans_are_told_from_other_files(tmp_path: Path) -> None:
 
 
 def test_values_of_an_option_come_from_its_metavar() -> None:
-    complete = {name: completed_by(*get_args(kind)) for name, kind, _ in OptionGroup(TransferWords, "plan").rows}
+    complete = {each.name: completed_by(each) for each in OptionGroup(TransferWords, "plan").rows}
     assert complete["keep"] and complete["keep"](NO_CONTEXT, "") == [("local", ""), ("remote", ""), ("both", "")]
     assert complete["cap_mbps"] is None
     assert complete["from_path"] is not None

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from inspect import Parameter
 from typing import get_args
 
 import pytest
 
 from blobsync.base.errors import UsageError
 from blobsync.cli.copy import Far, TransferWords
-from blobsync.cli.session import OptionGroup, OptionRow
+from blobsync.cli.session import OptionGroup
 from blobsync.jobspec.submit_options import SubmitKeywords
 from blobsync.plan.transfer_options import TransferOptions
 
 
-def _rows(group: OptionGroup) -> dict[str, OptionRow]:
-    return {get_args(kind)[1].names[0]: (name, kind, default) for name, kind, default in group.rows}
+def _rows(group: OptionGroup) -> dict[str, Parameter]:
+    # Typer takes the first name of an annotation's option as its default.
+    return {get_args(each.annotation)[1].default: each for each in group.rows}
 
 
 def test_a_command_has_the_options_that_are_valid_for_it() -> None:
@@ -35,15 +37,14 @@ def test_type_default_form_and_limit_are_those_of_the_field() -> None:
         ("--cpus-per-task", int | None, None, {"min": 1, "help": "Slurm, Kubernetes: the CPUs of each process."}),
         ("--array", str | None, None, {"help": "Slurm: run it once per number, such as 0-9%2."}),
     ):
-        _, annotation, has = rows[flag]
-        declared = get_args(annotation)[1]
-        assert (get_args(annotation)[0], has) == (kind, default), flag
-        assert settings.items() <= declared.settings.items(), flag
+        has, declared = get_args(rows[flag].annotation)
+        assert (has, rows[flag].default) == (kind, default), flag
+        assert settings.items() <= vars(declared).items(), flag
 
 
 def test_what_is_typed_becomes_one_value_and_the_rest_has_its_default() -> None:
     submit = OptionGroup(SubmitKeywords, "submit")
-    not_given = {name: default for name, _, default in submit.rows}
+    not_given = {each.name: each.default for each in submit.rows}
     assert submit.build(not_given) == {}
     assert submit.build({**not_given, "multi_process": True, "num_gpu": 0}) == {"multi_process": False, "num_gpu": 0}
     typed = {"max_delete_files": ["5"], "include": ["*.pt"], "mirror": True, "keep": None}

@@ -71,7 +71,7 @@ _WORDS: dict[str, list[Any]] = {
     "nodes": [2],
 }
 _PLAN = OptionGroup(TransferWords, "plan")
-_DEFAULTS = {name: default for name, _, default in _PLAN.rows}
+_DEFAULTS = {each.name: each.default for each in _PLAN.rows}
 _COMMANDS = [(name, word) for name, default in _DEFAULTS.items() for word in _WORDS.get(name, [default is False])]
 
 
