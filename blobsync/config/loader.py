@@ -16,7 +16,8 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -28,7 +29,6 @@ from blobsync.base.user_data import environment
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_if_others_can_read
 from blobsync.config.job_keys import gpus_of_node, job_keys
 from blobsync.config.known_keys import (
-    CHECKPOINT_KEYS,
     CLUSTER,
     PHILLY_MARKS,
     PLATFORMS,
@@ -70,6 +70,14 @@ from blobsync.config.yaml_document import (
 
 _ROOT_KEY = "azure_blob_config_file"
 _HDFS = "/hdfs/"
+# The fields of ``Cluster`` and ``FolderEntry`` that are keys of theirs.
+_AS_WRITTEN = (
+    *("experiment_name", "compute_target", "num_gpu", "multi_process", "use_custom_docker"),
+    *("env", "relay", "zip_options", "ignore", "max_file_size"),
+)
+_AS_WRITTEN_IN_FOLDERS = ("mode", "include", "storage_type", "file_share", "blob_cache_timeout", "ignore")
+# The keys of a folder entry that say how its sets of files are uploaded, besides ``checkpoints`` itself.
+CHECKPOINT_KEYS = tuple(each.name for each in fields(CheckpointRule))[1:]
 _Location = tuple[StorageAccount, str]
 
 
@@ -120,21 +128,15 @@ class EntryReader:
 
     def _folder(self, prefix: str, location: _Location, given: Any) -> FolderEntry:
         options = given if isinstance(given, Mapping) else {}
-        storage_type = options.get("storage_type", "blob")
-        if storage_type == "file" and "file_share" not in options:
+        if options.get("storage_type") == "file" and "file_share" not in options:
             self._checker.problem(("config_param", f"{prefix}{FOLDER_SUFFIX}"), "storage_type file needs a file_share")
         return FolderEntry(
             prefix,
             *location,
-            mode=options.get("mode"),
-            include=options.get("include", ()),
             datastore_name=options.get("datastore_name", self._default_datastore(given)),
-            storage_type=storage_type,
-            file_share=options.get("file_share"),
-            blob_cache_timeout=options.get("blob_cache_timeout"),
-            ignore=options.get("ignore", ()),
             blob_fuse_options=options.get("blob_fuse_options", self._fuse_options(given)),
             checkpoints=self._checkpoints(("config_param", f"{prefix}{FOLDER_SUFFIX}"), location[1], options),
+            **{key: options[key] for key in _AS_WRITTEN_IN_FOLDERS if key in options},
         )
 
     def _checkpoints(self, where: KeyPath, path: str, options: Mapping[str, Any]) -> CheckpointRule | None:
@@ -352,12 +354,10 @@ def parse_overrides(text: str) -> Mapping[str, Any]:
 def apply_overrides(document: Document, overrides: Mapping[str, Any]) -> Document:
     """``document`` with ``overrides`` merged in; errors about their keys name ``-p``."""
     origins = dict(document.origins)
-    values = _copy(document.values)
+    values = deepcopy(dict(document.values))
     for path, value in _leaves(overrides, ()):
         _put(values, path, value)
-        stale = [known for known in origins if known[: len(path)] == path]
-        for known in stale:
-            del origins[known]
+        origins = {known: origin for known, origin in origins.items() if known[: len(path)] != path}
         origins[path] = Origin(SHOWN, None)
     return Document(document.file, values, origins)
 
@@ -377,10 +377,6 @@ def _put(values: dict[str, Any], path: KeyPath, value: Any) -> None:
             values[part] = {}
         values = values[part]
     values[path[-1]] = value
-
-
-def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
 WORKSPACE_FILE = f"{CLUSTER_FOLDER}/config.json"
@@ -566,19 +562,10 @@ class ClusterFile:
             code=code,
             platform=platform,
             platform_given=values.get("platform") in PLATFORMS or platform != "local",
-            experiment_name=values.get("experiment_name"),
-            compute_target=values.get("compute_target"),
-            num_gpu=values.get("num_gpu"),
             gpu_per_node=gpus_of_node(values, platform),
-            multi_process=values.get("multi_process", True),
-            use_custom_docker=values.get("use_custom_docker", False),
             docker=Docker(**values.get("docker", {})),
-            env=values.get("env", {}),
-            relay=values.get("relay", "ask"),
-            zip_options=values.get("zip_options", ()),
-            ignore=values.get("ignore", ()),
-            max_file_size=values.get("max_file_size"),
             values=values,
+            **{key: values[key] for key in _AS_WRITTEN if key in values},
             job_notes=jobs.notes,
             job_refusals=(*jobs.refusals, *self._of_buckets(folders)),
             document=self.document,

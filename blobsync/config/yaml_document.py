@@ -27,7 +27,7 @@ from blobsync.base.file_states import regular_only
 from blobsync.base.formatting import count_text
 from blobsync.base.patterns import pattern
 from blobsync.base.redaction import Secret
-from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, Key, Kind, nearest
+from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, SECRET, TEXT, WHOLE, Key, Kind, nearest
 
 # $${NAME} stands for a literal ${NAME}.
 _VARIABLE = pattern(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -91,19 +91,20 @@ class Checker:
         self._document = document
         self._environ = environ
         self._allowed = allowed
-        self._readers: Mapping[Kind, Callable[[KeyPath, Any, Key], Any]] = {
-            Kind.TEXT: self._text,
-            Kind.WHOLE: self._whole,
-            Kind.FLAG: self._flag,
-            Kind.TEXTS: self._texts,
-            Kind.WHOLES: self._wholes,
-            Kind.SIZE: self._size,
-            Kind.MAPPING: self._mapping,
-            Kind.MAPPINGS: self._mappings,
-            Kind.TEXT_OR_MAPPING: self._text_or_mapping,
-            Kind.ENVIRONMENT: self._environment,
-            Kind.FOLDERS: self._folders,
-            Kind.PROGRAM: self._program,
+        # The types of the values of each kind, and what reads these further; true and false are no numbers.
+        self._readers: Mapping[Kind, tuple[tuple[type, ...], Callable[[KeyPath, Any, Key], Any]]] = {
+            Kind.TEXT: ((str, int), self._text),
+            Kind.WHOLE: ((int,), self._whole),
+            Kind.FLAG: ((bool,), lambda path, raw, key: raw),
+            Kind.TEXTS: ((str, list), self._texts),
+            Kind.WHOLES: ((list,), lambda path, raw, key: self._items(path, raw, WHOLE)),
+            Kind.SIZE: ((str, int), self._size),
+            Kind.MAPPING: ((dict,), lambda path, raw, key: self._of_keys(path, raw, key.keys)),
+            Kind.MAPPINGS: ((list,), lambda path, raw, key: self._items(path, raw, key._replace(kind=Kind.MAPPING))),
+            Kind.TEXT_OR_MAPPING: ((str, int, dict), self._text_or_mapping),
+            Kind.ENVIRONMENT: ((dict,), self._environment),
+            Kind.FOLDERS: ((dict,), self._folders),
+            Kind.PROGRAM: ((str, int), self._program),
         }
 
     def check(self, keys: Mapping[str, Key]) -> dict[str, Any]:
@@ -132,7 +133,7 @@ class Checker:
             return None
         if key is None:
             return self._untyped(path, raw)
-        value = self._readers[key.kind](path, raw, key)
+        value = self._read(path, raw, key)
         if key.choices and value is not None and value not in key.choices:
             # Old platforms are read, but not suggested.
             choices = [choice for choice in key.choices if choice not in GONE_PLATFORMS]
@@ -145,6 +146,19 @@ class Checker:
             )
             return None
         return Secret(value) if key.secret and value is not None else value
+
+    def _read(self, path: KeyPath, raw: Any, key: Key) -> Any:
+        types, reader = self._readers[key.kind]
+        if isinstance(raw, types) and (not isinstance(raw, bool) or bool in types):
+            return reader(path, raw, key)
+        if not (isinstance(raw, str) and "${" in raw and self._expand(path, raw, key) is None):
+            found = {dict: "a mapping", list: "a list", bool: "true or false", int: "a number", str: "a text"}
+            self.problem(path, f"must be {key.kind.value}, not {found.get(type(raw), 'nothing')}")
+        return None
+
+    def _items(self, path: KeyPath, raw: list[Any], key: Key) -> tuple[Any, ...]:
+        found = [self._read((*path, str(number)), item, key) for number, item in enumerate(raw)]
+        return tuple(item for item in found if item is not None)
 
     def _unknown(self, path: KeyPath, keys: Mapping[str, Key]) -> None:
         guess = nearest(path[-1], keys)
@@ -160,10 +174,6 @@ class Checker:
             f"{self._document.place(alike)} has '{_shown(alike[-1])}', which is no key: write {key}" if alike else None
         )
         self.problem((key,), "is missing", hint=hint)
-
-    def _wrong(self, path: KeyPath, raw: Any, kind: Kind) -> None:
-        found = {dict: "a mapping", list: "a list", bool: "true or false", int: "a number", str: "a text"}
-        self.problem(path, f"must be {kind.value}, not {found.get(type(raw), 'nothing')}")
 
     def _expand(self, path: KeyPath, text: str, key: Key) -> str | None:
         """``text`` with its variables replaced, if this key may have any and the project may use these."""
@@ -181,7 +191,7 @@ class Checker:
         return expanded if len(self.problems) == before else None
 
     def _check_variable(self, path: KeyPath, name: str, key: Key) -> None:
-        if not key.secret and key.kind is not Kind.ENVIRONMENT:
+        if not key.secret:
             self.problem(
                 path,
                 f"must not contain ${{{name}}}: variables are expanded in credentials and in env only",
@@ -206,93 +216,41 @@ class Checker:
             return True
         return name in self._allowed()
 
-    def _text(self, path: KeyPath, raw: Any, key: Key) -> str | None:
-        if isinstance(raw, int) and not isinstance(raw, bool):
-            return str(raw)
-        if not isinstance(raw, str):
-            self._wrong(path, raw, Kind.TEXT)
-            return None
-        return self._expand(path, raw, key)
+    def _text(self, path: KeyPath, raw: str | int, key: Key) -> str | None:
+        return self._expand(path, str(raw), key)
 
-    def _program(self, path: KeyPath, raw: Any, key: Key) -> str | None:
+    def _program(self, path: KeyPath, raw: str | int, key: Key) -> str | None:
         text = self._text(path, raw, key)
         if text is not None and not PROGRAM_FORM.fullmatch(text):
             self.problem(path, f"{text!a} is neither a program name nor an absolute path", hint="python3.12")
             return None
         return text
 
-    def _whole(self, path: KeyPath, raw: Any, key: Key) -> int | None:
-        if isinstance(raw, str) and "${" in raw and self._expand(path, raw, key) is None:
-            return None
-        if not isinstance(raw, int) or isinstance(raw, bool):
-            self._wrong(path, raw, Kind.WHOLE)
-            return None
+    def _whole(self, path: KeyPath, raw: int, key: Key) -> int | None:
         if raw < 0:
             self.problem(path, "must not be negative")
             return None
         return raw
 
-    def _flag(self, path: KeyPath, raw: Any, key: Key) -> bool | None:
-        if isinstance(raw, str) and "${" in raw and self._expand(path, raw, key) is None:
-            return None
-        if not isinstance(raw, bool):
-            self._wrong(path, raw, Kind.FLAG)
-            return None
-        return raw
+    def _texts(self, path: KeyPath, raw: str | list[Any], key: Key) -> tuple[str, ...]:
+        return self._items(path, [raw] if isinstance(raw, str) else raw, key._replace(kind=Kind.TEXT))
 
-    def _texts(self, path: KeyPath, raw: Any, key: Key) -> tuple[str, ...] | None:
-        if isinstance(raw, str):
-            raw = [raw]
-        if not isinstance(raw, list):
-            self._wrong(path, raw, Kind.TEXTS)
-            return None
-        found = [self._text((*path, str(number)), item, key) for number, item in enumerate(raw)]
-        return tuple(item for item in found if item is not None)
-
-    def _wholes(self, path: KeyPath, raw: Any, key: Key) -> tuple[int, ...] | None:
-        if not isinstance(raw, list):
-            self._wrong(path, raw, Kind.WHOLES)
-            return None
-        found = [self._whole((*path, str(number)), item, key) for number, item in enumerate(raw)]
-        return tuple(item for item in found if item is not None)
-
-    def _size(self, path: KeyPath, raw: Any, key: Key) -> int | None:
-        text = self._text(path, raw, key) if isinstance(raw, (str, int)) else None
+    def _size(self, path: KeyPath, raw: str | int, key: Key) -> int | None:
+        text = self._text(path, raw, key)
         size = parse_size(text) if text is not None else None
         if size is None:
-            self._wrong(path, raw, Kind.SIZE)
+            self.problem(path, f"must be {key.kind.value}, not {'a text' if isinstance(raw, str) else 'a number'}")
         return size
 
-    def _mapping(self, path: KeyPath, raw: Any, key: Key) -> dict[str, Any] | None:
-        if not isinstance(raw, dict):
-            self._wrong(path, raw, key.kind)
-            return None
-        return self._of_keys(path, raw, key.keys)
-
-    def _mappings(self, path: KeyPath, raw: Any, key: Key) -> tuple[dict[str, Any], ...] | None:
-        if not isinstance(raw, list):
-            self._wrong(path, raw, Kind.MAPPINGS)
-            return None
-        found = [self._mapping((*path, str(number)), item, key) for number, item in enumerate(raw)]
-        return tuple(item for item in found if item is not None)
-
     def _text_or_mapping(self, path: KeyPath, raw: Any, key: Key) -> Any:
-        if isinstance(raw, dict):
-            return self._of_keys(path, raw, key.keys)
-        if isinstance(raw, (list, bool)):
-            self._wrong(path, raw, Kind.TEXT_OR_MAPPING)
-            return None
-        return self._text(path, raw, key)
+        return self._of_keys(path, raw, key.keys) if isinstance(raw, dict) else self._text(path, raw, key)
 
-    def _environment(self, path: KeyPath, raw: Any, key: Key) -> dict[str, str] | None:
-        if not isinstance(raw, dict):
-            self._wrong(path, raw, Kind.ENVIRONMENT)
-            return None
+    def _environment(self, path: KeyPath, raw: dict[str, Any], key: Key) -> dict[str, str]:
         found: dict[str, str] = {}
         for name, value in raw.items():
-            # ACT passes str(value), so an unquoted true arrives as "True".
+            # ACT passes str(value), so an unquoted true arrives as "True". Variables are expanded as in a credential.
             text = str(value) if isinstance(value, bool) else value
-            typed = "" if text is None else self._text((*path, name), text, key)
+            typed = "" if text is None else self._read((*path, name), text, SECRET)
             if not _VARIABLE_NAME.fullmatch(name):
                 self.problem(path, f"{name[:_SHOWN_CHARS]!a} cannot be the name of an environment variable")
             elif typed is not None and "\0" in typed:
@@ -301,10 +259,7 @@ class Checker:
                 found[name] = typed
         return found
 
-    def _folders(self, path: KeyPath, raw: Any, key: Key) -> dict[str, Any] | None:
-        if not isinstance(raw, dict):
-            self._wrong(path, raw, Kind.FOLDERS)
-            return None
+    def _folders(self, path: KeyPath, raw: dict[str, Any], key: Key) -> dict[str, Any]:
         entry = Key(Kind.TEXT_OR_MAPPING, keys=key.keys)
         found: dict[str, Any] = {}
         for name, value in raw.items():
@@ -320,7 +275,7 @@ class Checker:
     def _untyped(self, path: KeyPath, raw: Any) -> Any:
         """Keep a value that no table describes."""
         if isinstance(raw, str):
-            return self._expand(path, raw, Key(Kind.TEXT))
+            return self._expand(path, raw, TEXT)
         if isinstance(raw, dict):
             return self._of_keys(path, raw, None)
         if isinstance(raw, list):

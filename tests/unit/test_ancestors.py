@@ -17,7 +17,7 @@ from blobsync.backends import create_backend
 from blobsync.base.errors import BlobsyncError
 from blobsync.config.job_keys import IDLE, IDLE_HERE, LABELS
 from blobsync.config.known_keys import CLUSTER, FOLDER
-from blobsync.config.loader import load_cluster
+from blobsync.config.loader import CHECKPOINT_KEYS, load_cluster
 from blobsync.config.model import Cluster
 from blobsync.config.scaffold import with_changes
 from blobsync.config.yaml_document import KeyPath
@@ -392,6 +392,6 @@ def test_the_files_hold_every_key_of_the_ancestors() -> None:
     tops = {name.partition(".")[0] for name in there}
     missing = {*known_keys._ACT, *known_keys._PHILLY} - tops
     assert missing == {"azure_blob_config_file", "datastore_name", "platform", "aks_compute"} - tops
-    ours = {"ignore", "include", "mode", "blob_fuse_options", "checkpoints", *known_keys.CHECKPOINT_KEYS}
+    ours = {"ignore", "include", "mode", "blob_fuse_options", "checkpoints", *CHECKPOINT_KEYS}
     assert {name for name in FOLDER if f"config_param.*.{name}" not in there} <= ours
     assert tops <= CLUSTER.keys()
