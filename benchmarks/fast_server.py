@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.emulator import TOOLS, Emulator
-from blobsync.base.process import SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.emulator.nodejs import ensure_node
 from tests.servers.tls_azurite import make_certificate
 
@@ -26,7 +26,7 @@ def fast_server(*, tls: bool = False, tools: Path = TOOLS, crc64: Crc64Mode = "c
 
     ``tools`` may have a Node.js; ``crc64`` is how it treats the CRC64 of a block.
     """
-    node = ensure_node(tools, environ=os.environ, runner=SubprocessRunner(), note=lambda _: None).node
+    node = ensure_node(tools, environ=os.environ, runner=ProcessRunner(), note=lambda _: None).node
     with ExitStack() as held:
         certificate = None
         words = [str(node), str(_SCRIPT), "--crc64", crc64]

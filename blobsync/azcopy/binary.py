@@ -11,7 +11,7 @@ from pathlib import Path
 
 from blobsync.azcopy.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError
 from blobsync.base.errors import ProcessError
-from blobsync.base.process import Completed, ProcessRunner, SubprocessRunner
+from blobsync.base.process import Completed, ProcessRunner
 from blobsync.base.user_data import data_home, environment
 
 Version = tuple[int, int, int]
@@ -59,7 +59,7 @@ def find_azcopy(environ: Mapping[str, str] | None = None, *, runner: ProcessRunn
     places = _places(environ)
     for origin, path in places:
         if _is_program(path):
-            return Found(path, check_version(path, runner or SubprocessRunner(), environ), origin)
+            return Found(path, check_version(path, runner or ProcessRunner(), environ), origin)
         if origin == VARIABLE:
             raise AzcopyNotFoundError(
                 f"{VARIABLE} is {path}, which is not a program", hint=_INSTALL_HINT, path=str(path)

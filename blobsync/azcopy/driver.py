@@ -38,7 +38,7 @@ from blobsync.base.errors import (
 from blobsync.base.events import BytesMoved, FilesCounted, Listener, Note, UnderWay
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
-from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.base.redaction import SasToken
 from blobsync.direct.pool import RunState
 from blobsync.local.errors import local_error
@@ -72,7 +72,7 @@ STALL_AFTER = 300.0
 
 def _impatient() -> ProcessRunner:
     # By then azcopy has had time to stop.
-    return SubprocessRunner(terminate_after=0.3, kill_after=0.3)
+    return ProcessRunner(terminate_after=0.3, kill_after=0.3)
 
 
 # (the end to open, rights as SAS letters) -> the SAS for its container; None where there is no credential.

@@ -26,7 +26,7 @@ import urllib3
 from blobsync.azcopy.binary import PINNED, Found, check_version, managed_path
 from blobsync.azcopy.errors import AzcopyInstallError
 from blobsync.base.errors import EmulatorError, ProcessError
-from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.base.user_data import data_home, environment
 from blobsync.emulator.nodejs import ensure_node, last_lines
 from blobsync.store.rest.http import proxy_for
@@ -86,7 +86,7 @@ def install(
     installed does not start.
     """
     environ = environment(environ)
-    runner = runner or SubprocessRunner()
+    runner = runner or ProcessRunner()
     source = source or environ.get(SOURCE_VARIABLE) or None
     wanted = (sha256 or PINNED_SHA256.get((machine or Machine()).key, "")).lower()
     target = managed_path(environ)

@@ -1,6 +1,6 @@
 """Starts other programs; no other module does.
 
-Callers take a :class:`ProcessRunner` as an argument, the real one as default; tests pass one that follows a script.
+Callers take a :class:`ProcessRunner` as an argument; tests pass one that follows a script.
 Nothing here knows what azcopy, sbatch or docker are.
 
 Process groups use ``start_new_session`` and ``killpg``. psutil, a compiled package, would walk the tree of children and
@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import IO, NamedTuple
 
 from blobsync.base.errors import ProcessError, ProcessTimeoutError, shell_code
 from blobsync.base.stopping import hearing_what_we_hear
@@ -46,88 +46,12 @@ class Completed(NamedTuple):
     stderr: str
 
 
-class RunningProcess(Protocol):
-    """A child whose standard output is read line by line and whose standard input stays open."""
+class ProcessRunner:
+    """The four ways in which blobsync starts programs; tests override them.
 
-    @property
-    def pid(self) -> int: ...
-
-    def lines(self) -> Iterator[str]:
-        """Each line of standard output without its line end, until the child closes it."""
-        ...
-
-    def send_line(self, text: str) -> None:
-        """Write one line to the child's standard input; ignored if the child has ended."""
-        ...
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        """The exit code (negative: minus the signal), or None if ``timeout`` seconds passed."""
-        ...
-
-    def stop(self) -> int:
-        """Interrupt, then terminate, then kill, and reap; returns the exit code."""
-        ...
-
-    def stderr_tail(self) -> str:
-        """The last part of the child's standard error."""
-        ...
-
-
-class ProcessRunner(Protocol):
-    """The four ways in which blobsync starts programs."""
-
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        input: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        timeout: float | None = None,
-    ) -> Completed:
-        """Run a program to its end. ``env`` None means this process's environment.
-
-        Raises ``ProcessError`` if it cannot start, ``ProcessTimeoutError`` if it was killed after ``timeout`` seconds.
-        """
-        ...
-
-    def start(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-    ) -> RunningProcess:
-        """Start a program with pipes on all three streams. Raises ``ProcessError`` if it cannot start."""
-        ...
-
-    def spawn_detached(
-        self,
-        argv: Sequence[str],
-        *,
-        log: Path,
-        input: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-    ) -> int:
-        """Start a program in its own session that outlives this one; append its output to ``log``. Returns the pid,
-        once it has read ``input``."""
-        ...
-
-    def attach(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-    ) -> int:
-        """Run a program to its end with this terminal's streams; returns the exit code, 128 and its number for a signal
-        that ended it, as a shell does."""
-        ...
-
-
-class SubprocessRunner:
-    """The real :class:`ProcessRunner`; the arguments are seconds to wait for children that do not stop when asked."""
+    ``env`` None means this process's environment. The arguments are seconds to wait for children that do not stop when
+    asked.
+    """
 
     def __init__(self, *, terminate_after: float = TERMINATE_AFTER, kill_after: float = KILL_AFTER) -> None:
         self._patience = (terminate_after, kill_after)
@@ -141,6 +65,10 @@ class SubprocessRunner:
         cwd: Path | None = None,
         timeout: float | None = None,
     ) -> Completed:
+        """Run a program to its end.
+
+        Raises ``ProcessError`` if it cannot start, ``ProcessTimeoutError`` if it was killed after ``timeout`` seconds.
+        """
         with _starting(argv):
             process = subprocess.Popen(
                 argv,
@@ -169,6 +97,7 @@ class SubprocessRunner:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> RunningProcess:
+        """Start a program with pipes on all three streams. Raises ``ProcessError`` if it cannot start."""
         with _starting(argv):
             process = subprocess.Popen(
                 argv,
@@ -181,7 +110,7 @@ class SubprocessRunner:
                 # child in the order that we choose.
                 start_new_session=True,
             )
-        return _PipedProcess(process, self._patience)
+        return RunningProcess(process, self._patience)
 
     def spawn_detached(
         self,
@@ -192,6 +121,8 @@ class SubprocessRunner:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> int:
+        """Start a program in its own session that outlives this one; append its output to ``log``. Returns the pid,
+        once it has read ``input``."""
         with _starting(argv), log.open("ab") as sink:
             process = subprocess.Popen(
                 argv,
@@ -217,6 +148,8 @@ class SubprocessRunner:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> int:
+        """Run a program to its end with this terminal's streams; returns the exit code, 128 and its number for a signal
+        that ended it, as a shell does."""
         with _starting(argv), hearing_what_we_hear():
             process = subprocess.Popen(argv, env=None if env is None else dict(env), cwd=cwd)
         while True:
@@ -268,29 +201,31 @@ class ProcessGroup:
             (os.killpg if to_all else os.kill)(self._child.pid, number)
 
 
-class _PipedProcess:
+class RunningProcess:
+    """A child whose standard output is read line by line and whose standard input stays open."""
+
     def __init__(self, process: subprocess.Popen[bytes], patience: tuple[float, float]) -> None:
+        self.pid = process.pid
         self._process = process
         self._patience = patience
         self._tail = bytearray()
         self._drain = threading.Thread(target=self._keep_tail, daemon=True)
         self._drain.start()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def lines(self) -> Iterator[str]:
+        """Each line of standard output without its line end, until the child closes it."""
         for raw in _pipe(self._process.stdout):
             yield raw.decode("utf-8", "replace").rstrip("\r\n")
 
     def send_line(self, text: str) -> None:
+        """Write one line to the child's standard input; ignored if the child has ended."""
         with suppress(OSError, ValueError):
             stdin = _pipe(self._process.stdin)
             stdin.write(text.encode() + b"\n")
             stdin.flush()
 
     def wait(self, timeout: float | None = None) -> int | None:
+        """The exit code (negative: minus the signal), or None if ``timeout`` seconds passed."""
         try:
             code = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -299,6 +234,7 @@ class _PipedProcess:
         return code
 
     def stop(self) -> int:
+        """Interrupt, then terminate, then kill, and reap; returns the exit code."""
         for signum, patience in zip((signal.SIGINT, signal.SIGTERM), self._patience, strict=True):
             if self._process.poll() is None:
                 self._signal(signum)
@@ -312,6 +248,7 @@ class _PipedProcess:
         return code
 
     def stderr_tail(self) -> str:
+        """The last part of the child's standard error."""
         self._drain.join(timeout=1.0)
         return bytes(self._tail).decode("utf-8", "replace").strip()
 

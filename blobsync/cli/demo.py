@@ -26,7 +26,7 @@ import typer
 
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.base.locations import BlobContainer
-from blobsync.base.process import ProcessRunner, SubprocessRunner, python_module
+from blobsync.base.process import ProcessRunner, python_module
 from blobsync.base.redaction import Secret
 from blobsync.cli.output import Result
 from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command, option
@@ -209,7 +209,7 @@ def run_demo(
     kept = keep or folder is not None
     try:
         with _server(keep, environ, say) as (state, keys):
-            show = _Show(own, environ, say, runner or SubprocessRunner())
+            show = _Show(own, environ, say, runner or ProcessRunner())
             files, size = _play(show, state, keys, max_files)
     finally:
         if not kept:

@@ -182,7 +182,7 @@ def _result_data(done: KeepResult) -> dict[str, Any]:
 
 def _detached(session: Session, project: Project, paths: Sequence[str], settle: float) -> Result:
     """Start the same command in the background, and wait until it keeps the folders or has failed."""
-    from blobsync.base.process import SubprocessRunner, python_module
+    from blobsync.base.process import ProcessRunner, python_module
     from blobsync.project.keeper_records import new_log
 
     with_consent(session, project, lambda: project.demand_keepable(paths))
@@ -191,7 +191,7 @@ def _detached(session: Session, project: Project, paths: Sequence[str], settle: 
     words = [*(["-c", session.cluster] if session.cluster else []), *(["-p", "-"] if session.param else [])]
     words += ["-n", str(session.num_gpu)] if session.num_gpu is not None else []
     argv = (*python_module("blobsync"), *words, "keep", "start", "-q", "--settle", f"{settle:g}", "--", *paths)
-    pid = SubprocessRunner().spawn_detached(argv, log=log, env=session.environ, input=session.param)
+    pid = ProcessRunner().spawn_detached(argv, log=log, env=session.environ, input=session.param)
     until = time.monotonic() + _BEGIN_SECONDS
     while time.monotonic() < until:
         state = next((one for one in project.keepers().values() if one.pid == pid and one.is_here), None)

@@ -21,7 +21,7 @@ from typing import BinaryIO, Protocol, TypeVar
 from blobsync.base.errors import ArchiveError, BlobNotFoundError, ConfigError, StorageError
 from blobsync.base.events import Listener, Looked, Note, Phase
 from blobsync.base.locations import BlobLocation
-from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.base.redaction import SasToken
 from blobsync.code import compile as code_compile
 from blobsync.code.archive import manifest, write_archive
@@ -149,7 +149,7 @@ class Code:
     ) -> None:
         self._project = project
         self._options = options or CodeOptions()
-        self._runner = runner or SubprocessRunner()
+        self._runner = runner or ProcessRunner()
 
     def __repr__(self) -> str:
         return f"<Code of {self._project!r}>"

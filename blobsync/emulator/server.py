@@ -23,7 +23,7 @@ from pathlib import Path
 from blobsync.base.errors import EmulatorError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.plain_json import demand_types, parse_object
-from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
+from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.redaction import Secret
 from blobsync.base.user_data import data_home, environment
@@ -158,7 +158,7 @@ class Emulator:
         environ = environment(environ)
         self._home = home or data_home(environ)
         self._environ = environ
-        self._runner = runner or SubprocessRunner()
+        self._runner = runner or ProcessRunner()
         self._note = note
         self._preloads = (_GUARD, *preloads)
 

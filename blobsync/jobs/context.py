@@ -12,7 +12,7 @@ from blobsync.backends import create_backend
 from blobsync.backends.local.run_files import remove_dead_secrets
 from blobsync.backends.protocol import Backend, Surroundings
 from blobsync.base.errors import BackendUnavailableError
-from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.history import History
@@ -48,7 +48,7 @@ class JobContext:
         self.state = open_state_dir(root, environ, note)
         self.history = History(self.state.jobs_file)
         remove_dead_secrets(self.state.root / "jobs")
-        self.process = process or SubprocessRunner()
+        self.process = process or ProcessRunner()
         self.note = note
         self.sleep = sleep
         self._given = backends or {}

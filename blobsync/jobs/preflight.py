@@ -15,7 +15,7 @@ from blobsync.backends.protocol import Backend, ClusterSummary, Examining, Plan,
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
 from blobsync.base.errors import BackendDeniedError, BlobsyncError
 from blobsync.base.formatting import count_text
-from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.base.redaction import SasToken
 from blobsync.base.user_data import environment
 from blobsync.config.job_keys import refusal_of
@@ -83,7 +83,7 @@ def around(cluster: Cluster, environ: Mapping[str, str], process: ProcessRunner 
         state_dir=cluster.root / NAME,
         settings=settings_of(cluster),
         environ=environ,
-        process=process or SubprocessRunner(),
+        process=process or ProcessRunner(),
         configured=cluster,
     )
 
@@ -111,7 +111,7 @@ def examine_jobs(
         detail = f"{error.message}: submit refuses it"
         yield CheckResult(cluster.file, "submit", CheckStatus.WARN, detail, error.hint)
     try:
-        backend = create_backend(cluster.platform, around(cluster, environ, process or SubprocessRunner()))
+        backend = create_backend(cluster.platform, around(cluster, environ, process or ProcessRunner()))
         found = (
             [*backend.examine(None if refused else any_plan(cluster, backend))]
             if isinstance(backend, Examining)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.base.errors import JobError, ProcessError
-from blobsync.base.process import SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.jobspec.containers import (
     Inside,
     Runtime,
@@ -103,7 +103,7 @@ class JobImage:
             self.remove(name)
             return code, self
         changed = f"blobsync-job:{container_name(job)}-{number}"
-        done = SubprocessRunner().run((self.runtime.name, "commit", name, changed))
+        done = ProcessRunner().run((self.runtime.name, "commit", name, changed))
         self.remove(name)
         if done.returncode:
             why = done.stderr.strip()
@@ -121,7 +121,7 @@ class JobImage:
         (_folder(self.job) / f"{name}.sh").unlink(missing_ok=True)
         if self.runtime.has_containers:
             with suppress(ProcessError):
-                SubprocessRunner().run((self.runtime.name, "rm", "-f", name), timeout=_REMOVE_SECONDS)
+                ProcessRunner().run((self.runtime.name, "rm", "-f", name), timeout=_REMOVE_SECONDS)
 
 
 def container_name(job: NodeJob, rank: int | None = None) -> str:
@@ -135,7 +135,7 @@ def fetch_image(job: NodeJob) -> JobImage | None:
     wanted = wanted_image(job.spec)
     if wanted is None or not job.in_image:
         return None
-    process = SubprocessRunner()
+    process = ProcessRunner()
     try:
         runtime = find_runtime(wanted, job.spec.platform, process)
     except JobError as error:
@@ -182,7 +182,7 @@ def remove_image(job: NodeJob) -> None:
             found.remove(container_name(job, job.node_rank * job.spec.procs_per_node + local_rank))
         if found.image.startswith("blobsync-job:"):
             with suppress(ProcessError):
-                SubprocessRunner().run((found.runtime.name, "rmi", "-f", *_layers(found)), timeout=_REMOVE_SECONDS)
+                ProcessRunner().run((found.runtime.name, "rmi", "-f", *_layers(found)), timeout=_REMOVE_SECONDS)
     if job.in_image:
         shutil.rmtree(_folder(job), ignore_errors=True)
 

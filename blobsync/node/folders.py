@@ -11,7 +11,7 @@ from pathlib import Path
 
 from blobsync.base.errors import NothingMatchedError
 from blobsync.base.locations import BlobContainer
-from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.jobspec.spec import FolderLink
 from blobsync.local.names import relative_name
 from blobsync.node.checkpoints import outside_sets, restore_checkpoint
@@ -49,7 +49,7 @@ def mount_folder(
     words += ["--virtual-directory=true", f"--subdirectory={entry.path}"] if entry.path else []
     words += [f"--file-cache-timeout={entry.cache_seconds}"] if entry.cache_seconds else []
     words += [word for text in entry.fuse_options for word in _words(entry, text)]
-    done = (process or SubprocessRunner()).run(words, env=env)
+    done = (process or ProcessRunner()).run(words, env=env)
     job.say(f"mount {entry.name}: {(done.stdout + done.stderr).strip() or 'done'}")
     if done.returncode:
         raise NotReadyError(f"folder {entry.name}: blobfuse2 could not mount it (exit {done.returncode})")
@@ -68,7 +68,7 @@ def unmount_folders(job: NodeJob, process: ProcessRunner | None = None) -> bool:
     for entry in job.folders("mount", "ro_mount"):
         path = job.root / entry.name
         if path.is_mount():
-            (process or SubprocessRunner()).run(["fusermount3", "-u", str(path)])
+            (process or ProcessRunner()).run(["fusermount3", "-u", str(path)])
         if path.is_mount():
             job.say(f"{path} is still mounted; {job.root} stays")
             return False

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError, ProcessError, shell_code
-from blobsync.base.process import SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.base.redaction import redact
 from blobsync.code.unpack import keep_listed, unpack_archive
 from blobsync.node.checkpoints import restore_checkpoint
@@ -66,7 +66,7 @@ def restore_again(job: NodeJob, places: JobPlaces) -> None:
 
 def _make_ready(job: NodeJob, places: JobPlaces) -> None:
     job.root.parent.mkdir(parents=True, exist_ok=True)
-    describe_machine(job, SubprocessRunner())
+    describe_machine(job, ProcessRunner())
     transfers = NodeTransfers(job)
     try:
         with _heartbeats(job, transfers.progress):
@@ -88,7 +88,7 @@ def _heartbeats(job: NodeJob, progress: NodeProgress) -> Iterator[None]:
 
     def beat() -> None:
         while not done.wait(job.sync_seconds):
-            job.say(heartbeat(job, SubprocessRunner(), preparing=progress.text))
+            job.say(heartbeat(job, ProcessRunner(), preparing=progress.text))
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

@@ -13,7 +13,7 @@ from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import Event, Note
 from blobsync.base.file_states import LocalState
 from blobsync.base.formatting import count_text
-from blobsync.base.process import SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.base.reasons import Reason
 from blobsync.config.mapping import is_below
 from blobsync.jobspec.spec import FolderLink
@@ -135,7 +135,7 @@ class Uploader:
     def _beats(self) -> None:
         while not self._done.wait(self._job.sync_seconds):
             behind = [seconds for keeper in self._keepers if (seconds := keeper.behind()) is not None]
-            self._job.say(heartbeat(self._job, SubprocessRunner(), max(behind, default=None)))
+            self._job.say(heartbeat(self._job, ProcessRunner(), max(behind, default=None)))
             self._mirror.append_new()
 
     def _upload_last(self, keeper: Keeper) -> bool:

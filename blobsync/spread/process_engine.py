@@ -19,7 +19,7 @@ from typing import NamedTuple
 from blobsync.base.errors import BlobsyncError, CredentialError, FailureCode, FileFailure, ProcessError
 from blobsync.base.events import Connected, Disconnected, Listener, Note, UnderWay
 from blobsync.base.formatting import count_text
-from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.direct.pool import CircuitBreaker, not_tried
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.engine_model import TRIAL_FILE, CpuUse, processes_after_trial, usable_cores
@@ -71,7 +71,7 @@ class ProcessEngine:
         alone: Engine,
         size: Callable[[int, int], int],
         credentials: Credentials,
-        runner: ProcessRunner = SubprocessRunner(),  # noqa: B008 - it has no state
+        runner: ProcessRunner = ProcessRunner(),  # noqa: B008 - it has no state
         *,
         state: StateDir | None = None,
         trial: int = 0,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from blobsync.base.errors import BlobsyncError, shell_code
 from blobsync.base.plain_json import parse_object
-from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.tunnels.keeper import TunnelKeeper
 from blobsync.tunnels.named import NamedTunnel, TunnelFolder
 
@@ -87,7 +87,7 @@ def main(path: str) -> int:
             return 0
         order = parse_object(folder.order.read_text())
         watcher = job_watcher(str(order["project"]), str(order["job_id"]), os.environ)
-        return keep_tunnel(folder, SubprocessRunner(), os.environ, watcher)
+        return keep_tunnel(folder, ProcessRunner(), os.environ, watcher)
 
 
 if __name__ == "__main__":

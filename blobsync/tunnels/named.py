@@ -30,7 +30,7 @@ from blobsync.backends.addresses import (
 from blobsync.backends.forwarding import LOOPBACK, bastion_line, forward_line
 from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
 from blobsync.base.plain_json import demand_types, parse_object
-from blobsync.base.process import ProcessRunner, SubprocessRunner, python_module
+from blobsync.base.process import ProcessRunner, python_module
 from blobsync.base.user_data import config_home, environment, read_own, state_home
 from blobsync.local.state_dir import own_folder
 from blobsync.tunnels.keeper import OPEN_SECONDS
@@ -187,7 +187,7 @@ class Tunnels:
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._environ = environment(environ)
-        self._process = process or SubprocessRunner()
+        self._process = process or ProcessRunner()
         self._note = note
         self._file = config_home(self._environ) / "tunnels.json"
 

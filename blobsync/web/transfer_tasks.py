@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from blobsync.base.errors import BlobsyncError, ExitCode, NothingMatchedError
 from blobsync.base.events import Event, Note
 from blobsync.base.plain_json import parse_object
-from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner, python_module
+from blobsync.base.process import ProcessRunner, RunningProcess, python_module
 from blobsync.base.redaction import redact
 from blobsync.plan.progress import Progress, RatePoint, add_point, read_progress
 from blobsync.plan.transfer_options import TransferOptions, from_root
@@ -105,7 +105,7 @@ class TransferTasks:
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._source = source
-        self._runner = runner or SubprocessRunner()
+        self._runner = runner or ProcessRunner()
         self._on_end = on_end
         self._lock = threading.Lock()
         self._tasks: dict[str, TransferTask] = {}

@@ -21,7 +21,7 @@ from azure.storage.blob import ContainerClient, ContainerSasPermissions, Content
 from blobsync.azcopy.driver import AzcopyEngine, SasForEnd
 from blobsync.azcopy.workspace import prune_workspaces
 from blobsync.base.file_states import LocalState, RemoteState
-from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
+from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import StorageAccount
 from blobsync.store.connect import connect
@@ -115,7 +115,7 @@ class Noting:
         return getattr(self._process, name)
 
 
-class Recorder(SubprocessRunner):
+class Recorder(ProcessRunner):
     """The real runner, which records the processes and command lines, and ``waited``: see :class:`Noting`."""
 
     def __init__(self) -> None:

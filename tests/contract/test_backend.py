@@ -16,7 +16,7 @@ from blobsync.backends import create_backend
 from blobsync.backends.aml.backend import AmlBackend
 from blobsync.backends.protocol import CAPABILITIES, Accepted, Backend, Refused, Scaling, Surroundings, Unknown
 from blobsync.base.errors import ProcessTimeoutError
-from blobsync.base.process import Completed, SubprocessRunner
+from blobsync.base.process import Completed, ProcessRunner
 from blobsync.config.model import Cluster, Docker
 from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
@@ -126,7 +126,7 @@ def place(
     return Place(backend, spec, secrets, tmp_path, lambda: (tmp_path / "runs").write_text("a file"))
 
 
-class Troubled(SubprocessRunner):
+class Troubled(ProcessRunner):
     """Runs programs; sbatch and kubectl can be refused, and responses can be lost."""
 
     def __init__(self) -> None:
@@ -191,11 +191,11 @@ def aml_backend(folder: Path, stub: AmlStub) -> Backend[Any]:
     cluster = Cluster(
         "here", "here.yaml", folder, platform="aml", compute_target="NC24RSV3", docker=docker, values=values
     )
-    around = Surroundings("here", folder, folder / "runs", {}, os.environ, SubprocessRunner(), cluster)
+    around = Surroundings("here", folder, folder / "runs", {}, os.environ, ProcessRunner(), cluster)
     return AmlBackend(around, cluster, Login)
 
 
-def kubernetes_backend(folder: Path, kube: RealCluster, process: SubprocessRunner) -> Backend[Any]:
+def kubernetes_backend(folder: Path, kube: RealCluster, process: ProcessRunner) -> Backend[Any]:
     values = {"kubernetes": {"namespace": kube.new_namespace(), "image": "stand-in:1"}}
     configured = Cluster("here", "here.yaml", folder, platform="kubernetes", values=values)
     environ = {**os.environ, **kube.environ}

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import ProcessError
-from blobsync.base.process import SubprocessRunner
+from blobsync.base.process import ProcessRunner
 
-RUNNER = SubprocessRunner(terminate_after=0.3, kill_after=0.3)
+RUNNER = ProcessRunner(terminate_after=0.3, kill_after=0.3)
 # Gives a child on a busy machine time to end by a signal that it does not ignore.
 _PATIENCE = 60.0
 
@@ -119,7 +119,7 @@ def test_wait_gives_up_after_its_time_and_the_child_lives_on() -> None:
 )
 def test_stop_asks_then_terminates_then_kills(ignored: list[str], ends_by: signal.Signals | None) -> None:
     after = [0.3 if name in ignored else _PATIENCE for name in ("SIGINT", "SIGTERM")]
-    child = SubprocessRunner(terminate_after=after[0], kill_after=after[1]).start(python(IGNORES, *ignored))
+    child = ProcessRunner(terminate_after=after[0], kill_after=after[1]).start(python(IGNORES, *ignored))
     assert next(child.lines()) == "ready"
     code = child.stop()
     assert code == -ends_by if ends_by else code in (1, 130, -signal.SIGINT)
@@ -193,12 +193,12 @@ def test_threads_may_read_and_stop_at_once() -> None:
 _IGNORING = """
 import signal, sys
 from blobsync.base.stopping import ignore_ctrl_c_alone
-from blobsync.base.process import SubprocessRunner
+from blobsync.base.process import ProcessRunner
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 ignore_ctrl_c_alone()
 signal.raise_signal(signal.SIGINT)
 status = ("grep", "SigIgn", "/proc/self/status")
-runner = SubprocessRunner()
+runner = ProcessRunner()
 print(*runner.start(status).lines(), flush=True)
 sys.exit(runner.attach(status))
 """

@@ -15,7 +15,7 @@ import pytest
 from blobsync.base.errors import FileFailure, LoginRequiredError
 from blobsync.base.events import BytesMoved, Event, Note
 from blobsync.base.locations import BlobContainer
-from blobsync.base.process import RunningProcess, SubprocessRunner
+from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.base.redaction import Secret
 from blobsync.base.stopping import StopRequest
 from blobsync.config.model import StorageAccount
@@ -206,7 +206,7 @@ class FalseWorkers:
     """Starts programs that act as workers until the end of a shard, then run ``then``."""
 
     def __init__(self, then: str) -> None:
-        self._runner = SubprocessRunner(terminate_after=0.3, kill_after=0.3)
+        self._runner = ProcessRunner(terminate_after=0.3, kill_after=0.3)
         self._code = _WORKER % then
         self.started = 0
         self.argv: list[tuple[str, ...]] = []
@@ -327,7 +327,7 @@ class Kept:
     """Keeps the processes that it starts."""
 
     def __init__(self) -> None:
-        self._runner = SubprocessRunner()
+        self._runner = ProcessRunner()
         self.started: list[RunningProcess] = []
 
     def start(

@@ -20,7 +20,7 @@ from azure.core.exceptions import HttpResponseError
 from azure.storage.blob import BlobServiceClient
 
 from blobsync.base.errors import EmulatorError
-from blobsync.base.process import SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.base.redaction import Secret
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.scaffold import EMULATOR_CONTAINER
@@ -316,7 +316,7 @@ def test_deleting_a_blob_sorts_no_index_anew(azurite: Azurite, tmp_path: Path) -
     (modules,) = TOOLS.glob("azurite-*/node_modules")
     (tmp_path / "node_modules").symlink_to(modules)
     (tmp_path / "removals.js").write_text(_REMOVALS)
-    node = ensure_node(TOOLS, environ=os.environ, runner=SubprocessRunner(), note=lambda _: None).node
+    node = ensure_node(TOOLS, environ=os.environ, runner=ProcessRunner(), note=lambda _: None).node
 
     def said(*words: str) -> list[object]:
         argv = [str(node), *words, str(tmp_path / "removals.js")]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.backends.login import LoginNode
-from blobsync.base.process import SubprocessRunner, python_module
+from blobsync.base.process import ProcessRunner, python_module
 from tests.e2e.world import Done, Project
 from tests.servers.recording_server import RecordingServer
 
@@ -59,7 +59,7 @@ def test_npm_does_not_ask_the_registry_that_the_current_folder_names(project: Pr
 
 
 def test_a_module_of_ours_is_not_taken_from_the_current_folder(trapped: Project) -> None:
-    ran = SubprocessRunner().run([*python_module("blobsync"), "--version"], cwd=trapped.root)
+    ran = ProcessRunner().run([*python_module("blobsync"), "--version"], cwd=trapped.root)
     assert ran.stdout.startswith("blobsync ")
     assert executed(trapped) == ""
 
@@ -68,7 +68,7 @@ def test_file_work_of_slurm_on_this_machine_takes_no_module_from_the_project(
     trapped: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(trapped.root)
-    login = LoginNode(SubprocessRunner(), None, os.environ, "python3")
+    login = LoginNode(ProcessRunner(), None, os.environ, "python3")
     login.write(str(trapped.root.parent / "run"), {"job.sh": "true\n"})
     assert (trapped.root.parent / "run" / "job.sh").read_text() == "true\n"
     assert executed(trapped) == ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.base.errors import ProcessError
-from blobsync.base.process import Completed, RunningProcess
+from blobsync.base.process import Completed, ProcessRunner, RunningProcess
 
 TRANSCRIPTS = Path(__file__).resolve().parent.parent / "data" / "transcripts"
 
@@ -24,7 +24,7 @@ def log_lines(name: str) -> list[str]:
 
 
 @dataclass
-class ScriptedAzcopy:
+class ScriptedAzcopy(RunningProcess):
     """A ``RunningProcess`` that prints ``first``, then the answer of ``on_line`` to each line of input.
 
     It ends when it is stopped, when an answer contains None, or after ``first`` if ``ends`` is set.
@@ -80,7 +80,7 @@ class PlayedConfinement:
 
 
 @dataclass
-class AzcopyRunner:
+class AzcopyRunner(ProcessRunner):
     """Starts ``process`` for any argv, and records the calls; ``starting`` may write files first."""
 
     process: ScriptedAzcopy

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.base.errors import ProcessError
-from blobsync.base.process import Completed, RunningProcess
+from blobsync.base.process import Completed, ProcessRunner, RunningProcess
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ def silence(call: Call) -> Completed:
 
 
 @dataclass
-class ScriptedRunner:
+class ScriptedRunner(ProcessRunner):
     """``answer`` returns a program's result; raise ``ProcessError`` in it for a missing program."""
 
     answer: Callable[[Call], Completed] = silence

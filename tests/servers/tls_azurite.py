@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from blobsync.base.process import SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.emulator.nodejs import ensure_node
 from blobsync.emulator.server import QUICK_LOOKUPS, find_azurite
 
@@ -43,7 +43,7 @@ def tls_azurite(
     tools: Path, environ: Mapping[str, str], keys: Mapping[str, str], preloads: Sequence[Path] = (QUICK_LOOKUPS,)
 ) -> Iterator[TlsAzurite]:
     """Run Azurite in memory until the end of the block. ``keys`` by account; ``preloads`` are scripts for Node."""
-    node = ensure_node(tools, environ=environ, runner=SubprocessRunner(), note=lambda _: None).node
+    node = ensure_node(tools, environ=environ, runner=ProcessRunner(), note=lambda _: None).node
     script = find_azurite(tools, environ=environ)
     assert script is not None, "Azurite is not installed yet"
     with tempfile.TemporaryDirectory() as folder:

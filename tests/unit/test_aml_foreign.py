@@ -13,7 +13,7 @@ from blobsync.backends.aml.backend import AmlBackend
 from blobsync.backends.aml.foreign import read_foreign, tagged_ssh
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.protocol import SeenJob, Surroundings
-from blobsync.base.process import SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.queries import with_others
@@ -143,5 +143,5 @@ def test_any_login_that_azure_identity_finds_unless_the_file_names_the_cli(
     tmp_path: Path, flag: bool | None, identity: str
 ) -> None:
     cluster, _ = load(tmp_path, use_cli_auth=flag)
-    around = Surroundings("aml", tmp_path, tmp_path, {}, {}, SubprocessRunner(), cluster)
+    around = Surroundings("aml", tmp_path, tmp_path, {}, {}, ProcessRunner(), cluster)
     assert type(AmlBackend(around, cluster)._credential()).__name__ == identity

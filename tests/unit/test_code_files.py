@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import ArchiveError, IgnorePatternError, NothingMatchedError
-from blobsync.base.process import Completed, SubprocessRunner
+from blobsync.base.process import Completed, ProcessRunner
 from blobsync.code.files import Decision, code_rules, find_code, why
 from blobsync.code.git import ask_git
 from blobsync.config.loader import load_cluster
@@ -285,23 +285,23 @@ def test_git_state_is_of_the_code_alone(tmp_path: Path) -> None:
     run = ["git", "-c", "user.name=x", "-c", "user.email=x@y"]
     subprocess.run([*run, "init", "-q"], cwd=tmp_path, check=True)
     subprocess.run([*run, "add", "proj/a.py", "proj/b.py", "proj/gone.py"], cwd=tmp_path, check=True)
-    before = ask_git(project, SubprocessRunner())
+    before = ask_git(project, ProcessRunner())
     assert before is not None and before.commit is None
     subprocess.run([*run, "commit", "-qm", "all"], cwd=tmp_path, check=True)
-    clean = ask_git(project, SubprocessRunner())
+    clean = ask_git(project, ProcessRunner())
     assert clean is not None and clean.commit and len(clean.commit) == 40
     assert not clean.state({"a.py", "b.py"}).dirty, "data/x is untracked, and no code"
     (project / "a.py").write_text("edited")
     (project / "gone.py").unlink()
     write(project, "new/c.py")
-    now = ask_git(project, SubprocessRunner())
+    now = ask_git(project, ProcessRunner())
     assert now is not None
     assert now.state({"a.py", "b.py", "new/c.py"}).uncommitted == ("a.py", "gone.py", "new/c.py")
 
 
 def test_no_git_is_no_error(tmp_path: Path) -> None:
     assert ask_git(tmp_path, ScriptedRunner(lambda call: Completed(128, "", "fatal: not a git repository"))) is None
-    assert ask_git(tmp_path, SubprocessRunner(), {"PATH": str(tmp_path)}) is None
+    assert ask_git(tmp_path, ProcessRunner(), {"PATH": str(tmp_path)}) is None
 
 
 @pytest.mark.parametrize("how", ["fsmonitor", "clean", "process", "submodule", "signature", "a name with ="])
@@ -334,7 +334,7 @@ def test_a_repository_that_names_programs_runs_none(tmp_path: Path, how: str) ->
     for name, value in settings.items():
         subprocess.run([*quiet, "config", name, value], cwd=root, check=True)
     (root / "a.py").write_text("changed, with another size")
-    report = ask_git(root, SubprocessRunner())
+    report = ask_git(root, ProcessRunner())
     assert not ran.exists()
     if "=" in how:
         assert report is None
@@ -353,7 +353,7 @@ def test_a_missing_object_is_fetched_by_no_program_that_a_repository_names(tmp_p
     git = ("git", "-c", "user.name=x", "-c", "user.email=x@x")
     for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "x")):
         subprocess.run([*git, *words], cwd=root, check=True)
-    assert ask_git(root, SubprocessRunner()) is not None
+    assert ask_git(root, ProcessRunner()) is not None
     tree = subprocess.run([*git, "rev-parse", "HEAD^{tree}"], cwd=root, check=True, capture_output=True, text=True)
     (root / ".git/objects" / tree.stdout[:2] / tree.stdout[2:].strip()).unlink()
     settings = {
@@ -365,7 +365,7 @@ def test_a_missing_object_is_fetched_by_no_program_that_a_repository_names(tmp_p
     }
     for name, value in settings.items():
         subprocess.run([*git, "config", name, value], cwd=root, check=True)
-    report = ask_git(root, SubprocessRunner())
+    report = ask_git(root, ProcessRunner())
     assert not ran.exists()
     assert report is None, "what differs from a commit that cannot be read is not known"
     subprocess.run([*git, "status"], cwd=root, check=False, capture_output=True)
@@ -381,7 +381,7 @@ def test_a_folder_with_the_files_of_a_bare_repository_is_no_repository(tmp_path:
     subprocess.run(["git", "init", "-q", "--bare", str(root)], check=True)
     subprocess.run(["git", "config", "core.bare", "false"], cwd=root, check=True)
     subprocess.run(["git", "config", "core.worktree", str(root)], cwd=root, check=True)
-    assert ask_git(root, SubprocessRunner()) is None
+    assert ask_git(root, ProcessRunner()) is None
 
 
 def test_a_work_tree_of_its_own_is_still_asked(tmp_path: Path) -> None:
@@ -392,5 +392,5 @@ def test_a_work_tree_of_its_own_is_still_asked(tmp_path: Path) -> None:
     for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "x"), ("worktree", "add", "-q", str(second))):
         subprocess.run([*git, *words], cwd=first, check=True)
     (second / "proj/a.py").write_text("edited")
-    report = ask_git(second / "proj", SubprocessRunner())
+    report = ask_git(second / "proj", ProcessRunner())
     assert report is not None and report.state(["a.py"]).uncommitted == ("a.py",)

@@ -13,7 +13,7 @@ import pytest
 from blobsync.backends.local.queue import UNCLAIMED_SECONDS, Capacity, LocalQueue
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.local.supervisor import Supervisor
-from blobsync.base.process import SubprocessRunner
+from blobsync.base.process import ProcessRunner
 from blobsync.jobspec.spec import State
 from tests.fakes.jobs import make_spec
 
@@ -82,7 +82,7 @@ def test_a_job_runs_after_one_that_has_completed_and_else_never(
     spec = make_spec("true", run_id="second", options=options)
     local = {"slots": 1, "gpus": [], "queue": str(tmp_path / "queue"), "ticket": "", "command": ["true"]}
     files.make({files.job: spec.to_json(), files.local: json.dumps(local), files.secrets: "{}"})
-    Supervisor(files, SubprocessRunner(), dict(os.environ)).run()
+    Supervisor(files, ProcessRunner(), dict(os.environ)).run()
     status = files.read_status()
     assert status is not None and (status.state, status.reason) == (state, reason)
     assert not files.secrets.exists() and LocalQueue(tmp_path / "queue").entries() == []
@@ -95,7 +95,7 @@ def test_what_waits_for_another_job_can_be_stopped(tmp_path: Path) -> None:
     spec = make_spec("true", run_id="second", options={"after": {"run_id": "first", "native_id": "first"}})
     local = {"slots": 1, "gpus": [], "queue": str(tmp_path / "queue"), "ticket": "", "command": ["true"]}
     files.make({files.job: spec.to_json(), files.local: json.dumps(local), files.secrets: "{}", files.cancel: ""})
-    Supervisor(files, SubprocessRunner(), dict(os.environ)).run()
+    Supervisor(files, ProcessRunner(), dict(os.environ)).run()
     status = files.read_status()
     assert status is not None and (status.state, status.reason) == (State.CANCELED, "")
 

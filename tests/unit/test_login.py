@@ -12,13 +12,13 @@ import pytest
 
 from blobsync.backends.login import LoginNode
 from blobsync.base.errors import BackendUnavailableError, ConfigError, JobError, LostContactError
-from blobsync.base.process import Completed, SubprocessRunner
+from blobsync.base.process import Completed, ProcessRunner
 from tests.fakes.runner import ScriptedRunner
 
 
 @pytest.fixture
 def login() -> LoginNode:
-    return LoginNode(SubprocessRunner(), None, os.environ, sys.executable)
+    return LoginNode(ProcessRunner(), None, os.environ, sys.executable)
 
 
 def test_files_are_written_for_their_owner_only(login: LoginNode, tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_files_are_written_for_their_owner_only(login: LoginNode, tmp_path: Path
 
 
 def test_a_home_folder_is_that_of_the_login_node(tmp_path: Path) -> None:
-    login = LoginNode(SubprocessRunner(), None, {**os.environ, "HOME": str(tmp_path)}, sys.executable)
+    login = LoginNode(ProcessRunner(), None, {**os.environ, "HOME": str(tmp_path)}, sys.executable)
     assert login.write("~/.blobsync/jobs/x", {}) == str(tmp_path.resolve() / ".blobsync" / "jobs" / "x")
 
 
@@ -136,7 +136,7 @@ def test_a_folder_of_another_user_gets_no_secret(login: LoginNode, tmp_path: Pat
 )
 def test_what_is_no_host_is_not_given_to_ssh(host: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        LoginNode(SubprocessRunner(), host, {}, "python3")
+        LoginNode(ProcessRunner(), host, {}, "python3")
     assert caught.value.key == "ssh"
 
 
@@ -144,14 +144,14 @@ def test_what_is_no_host_is_not_given_to_ssh(host: str) -> None:
     "host", ["login", "me@login.example.org", "ssh://me@10.0.0.1:2222", "me@::1", "ssh://me@[::1]:22", "my_alias-2"]
 )
 def test_hosts_stand_where_ssh_takes_no_option(host: str) -> None:
-    argv = LoginNode(SubprocessRunner(), host, {}, "/opt/python/bin/python3.11").argv(("squeue", "-h"))
+    argv = LoginNode(ProcessRunner(), host, {}, "/opt/python/bin/python3.11").argv(("squeue", "-h"))
     assert argv == ("ssh", "-o", "BatchMode=yes", "--", host, "squeue -h")
 
 
 @pytest.mark.parametrize("program", ["./evil.sh", "evil/run.sh", "../x", "-c", "", "python3; id"])
 def test_a_program_of_the_project_does_no_file_work_elsewhere(program: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        LoginNode(SubprocessRunner(), "me@login", {}, program)
+        LoginNode(ProcessRunner(), "me@login", {}, program)
     assert caught.value.key == "interpreter_path"
 
 
@@ -159,7 +159,7 @@ def test_file_work_on_this_machine_runs_no_program_that_a_project_names(tmp_path
     evil = tmp_path / "evil.sh"
     evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     evil.chmod(0o755)
-    LoginNode(SubprocessRunner(), None, os.environ, str(evil)).exit_codes([str(tmp_path)])
+    LoginNode(ProcessRunner(), None, os.environ, str(evil)).exit_codes([str(tmp_path)])
     assert not (tmp_path / "ran").exists()
 
 
@@ -192,7 +192,7 @@ def test_a_programs_own_exit_code_is_no_lost_connection(ssh: str | None, tmp_pat
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    login = LoginNode(SubprocessRunner(), ssh, environ, sys.executable)
+    login = LoginNode(ProcessRunner(), ssh, environ, sys.executable)
     rejected = login.run(("rejects", "a b", "$HOME"))
     assert rejected == Completed(1 if ssh else 255, "", "rejects: error: Invalid --time\n")
     assert login.run(("fails",)).returncode == 200

@@ -20,6 +20,7 @@ from blobsync.base.errors import CredentialError, FailureCode, FileFailure, Logi
 from blobsync.base.events import NO_CONNECTION, Connected, Disconnected, Listener, Note, UnderWay
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.plain_json import parse_object
+from blobsync.base.process import RunningProcess
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.stopping import StopRequest
 from blobsync.local.state_dir import StateDir
@@ -70,7 +71,7 @@ def honest(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
         yield moved(action)
 
 
-class Worker:
+class Worker(RunningProcess):
     """A process with scripted output."""
 
     def __init__(self, number: int, script: Script, *, first: str, code: int = 0, stderr: str = "") -> None:

@@ -25,7 +25,7 @@ from blobsync.base.errors import (
     SubmissionError,
     UsageError,
 )
-from blobsync.base.process import Completed, RunningProcess
+from blobsync.base.process import Completed, ProcessRunner, RunningProcess
 from blobsync.jobs.timeline import merged_states
 from blobsync.jobspec.spec import JobRef, RunInfo, Secrets, State
 from tests.fakes.jobs import make_spec
@@ -140,7 +140,7 @@ def file_work(folder: str, number: str = "") -> Callable[[str], Completed]:
 
 
 @dataclass
-class ScriptedProcess:
+class ScriptedProcess(ProcessRunner):
     """Responds by the program's name; records every command and its input."""
 
     answers: Answers = field(default_factory=dict)

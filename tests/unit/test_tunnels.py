@@ -233,7 +233,7 @@ def test_a_request_that_opens_nothing_is_refused(asked: TunnelRequest) -> None:
 
 
 @dataclass
-class FakeLine:
+class FakeLine(RunningProcess):
     """A program that runs until it is ``ended``."""
 
     ended: int | None = None

@@ -17,6 +17,7 @@ import yaml
 from blobsync.base.errors import NothingMatchedError
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import BlobContainer, LocalLocation
+from blobsync.base.process import RunningProcess
 from blobsync.base.reasons import Reason
 from blobsync.local.sorted_runs import IN_MEMORY, Spill
 from blobsync.plan.transfer_options import TransferOptions
@@ -35,6 +36,7 @@ from blobsync.plan.transfer_plan import (
 from blobsync.web.source import Source
 from blobsync.web.transfer_process import plan_lines, read_plan
 from blobsync.web.transfer_tasks import TransferRequest, TransferTask, TransferTasks
+from tests.fakes.runner import ScriptedRunner
 
 _ENDED = {
     "ended": {"transferred": 2, "verified": 2, "deleted": 0, "bytes": 10, "reused": 0, "seconds": 1.0, "failed": 0,
@@ -45,7 +47,7 @@ _PROGRESS = {"progress": {"phase": "moving", "seconds": 1.0, "files": 1, "files_
 
 
 @dataclass
-class ScriptedProcess:
+class ScriptedProcess(RunningProcess):
     """A process that prints fixed lines and records its input."""
 
     said: Sequence[str]
@@ -76,18 +78,16 @@ class ScriptedProcess:
         return "the last words"
 
 
-class OneProcess:
+class OneProcess(ScriptedRunner):
     """A process runner that starts the given process."""
 
     def __init__(self, process: ScriptedProcess) -> None:
+        super().__init__()
         self._process = process
 
     def start(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Any:
         assert not [word for word in argv if "key" in word]
         return self._process
-
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"unexpected access to {name}")
 
 
 def _source(root: Path) -> Source:

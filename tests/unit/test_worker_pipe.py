@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.events import Note
+from blobsync.base.process import RunningProcess
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.spread.orders import Handed, handed_line
 from blobsync.spread.record import Answer, Ask, Ready, ShardDone, answer_line
@@ -22,7 +23,7 @@ from tests.fakes.tasks import copy, upload
 _SAS = SasToken.parse("sv=1&se=2099-01-01&sig=c2VudGluZWw%3D")
 
 
-class Process:
+class Process(RunningProcess):
     """Says these lines. ``stops`` counts how often it was stopped; ``code`` is what it ends with, and ``waits`` what
     it has ended with when somebody waits for it."""
 

@@ -23,7 +23,7 @@ from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.local.task_pool import TaskPool
 from blobsync.base.errors import shell_code
-from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
+from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.jobspec.hold import hold_text
 from blobsync.jobspec.spec import JobSpec, State, run_name
 
@@ -160,7 +160,7 @@ def main(run_dir: str) -> int:
     files = RunFiles(Path(run_dir))
     with files.supervised() as is_only:
         if is_only:
-            Supervisor(files, SubprocessRunner(), os.environ).run()
+            Supervisor(files, ProcessRunner(), os.environ).run()
     return 0
 
 
