@@ -75,12 +75,8 @@ def _reads(call: ast.Call) -> bool:
 
 def table() -> str:
     """The table of the page."""
-    head = "| read back | where it is | why it counts | attacked by |\n|---|---|---|---|\n"
-    rows = (
-        f"| {row.what} | {row.where} | {row.because} | {', '.join(f'`tests/{test}`' for test in row.tests) or '-'} |\n"
-        for row in ROWS
-    )
-    return head + "".join(rows)
+    head = "| read back | where it is | why it counts |\n|---|---|---|\n"
+    return head + "".join(f"| {row.what} | {row.where} | {row.because} |\n" for row in ROWS)
 
 
 def page(text: str) -> str:
@@ -121,9 +117,9 @@ ROWS: tuple[ReadBack, ...] = (
         ),
     ),
     ReadBack(
-        "the part of blobsync for nodes, also that of transfers over nodes and of jobs that wait for you",
+        "the part of blobsync for nodes",
         "the container of `code_path`, the place of a transfer, a node's scratch folder",
-        "its SHA-256 is in the job's specification and compared before anything is unpacked, also by later processes",
+        "its SHA-256 is in the job's specification and compared before anything is unpacked",
         ("unit/test_bootstrap.py::test_another_archive_than_the_jobs_is_refused_before_anything_is_unpacked",),
         (
             "node.standalone.bootstrap:Boot.fetch",
@@ -179,8 +175,8 @@ ROWS: tuple[ReadBack, ...] = (
     ReadBack(
         "logs of jobs",
         "the container, a job's folder, a service; then `assets/ID`",
-        "they are shown, and nothing more: as text, below names that pass the gate. `watch --retry` looks for causes "
-        "in them, and submits again at most as often as you said, only a job that its cluster calls failed",
+        "they are shown as text, below names that pass the gate. `watch --retry` looks for causes in them, and submits "
+        "again at most as often as you said, only a job that its cluster calls failed",
         (
             "e2e/test_jobs.py::test_logs_that_somebody_else_put_into_the_container_stay_out_of_other_folders",
             "cli/test_display.py::test_a_hostile_name_cannot_drive_the_terminal",
@@ -198,7 +194,7 @@ ROWS: tuple[ReadBack, ...] = (
     ReadBack(
         "data, with MD5s and block ids",
         "the container",
-        "it is what a container may choose; sizes, MD5s and ETags of what arrived are compared; block ids are hints",
+        "a container may choose it; sizes, MD5s and ETags of what arrived are compared; block ids are hints",
         (
             "unit/test_delta_download.py::test_wrong_block_ids_cause_a_whole_download",
             "e2e/test_changed_blocks.py::test_foreign_blocks_under_our_tag_are_never_kept",
@@ -261,8 +257,7 @@ ROWS: tuple[ReadBack, ...] = (
     ReadBack(
         "the specification of a job that was not submitted from here",
         "the tags of a job on Azure ML",
-        "it is read in its own form only, its name passes the gate, and it is submitted again only when you ask, with "
-        "code that you published or trust",
+        "its name passes the gate; it is submitted again only when you ask, with code that you published or trust",
         (
             "unit/test_submit.py::test_a_job_that_a_service_told_of_brings_no_code_that_is_not_trusted",
             "unit/test_aml_replies.py::test_an_answer_of_another_shape_names_the_host_and_the_place",
@@ -369,7 +364,7 @@ ROWS: tuple[ReadBack, ...] = (
     ReadBack(
         "answers of services, of programs, and of processes that blobsync started",
         "a connection, a pipe",
-        "read in the shape that they have to have, within limits; a worker's answers are compared with its orders",
+        "they have a shape and limits; a worker's answers are compared with its orders",
         (
             "contract/test_aml_client.py::test_every_response_ends_in_our_error",
             "unit/test_login.py::test_an_answer_of_another_form_is_one_sentence",
@@ -394,7 +389,7 @@ ROWS: tuple[ReadBack, ...] = (
     ReadBack(
         "the plan that the page has shown, in the process that carries it out",
         "the pipe between the two",
-        "only the page's server, which started the process, can write to this pipe",
+        "only the page's server can write to it",
         ("unit/test_web_transfer_tasks.py::test_an_incomplete_plan_is_not_carried_out",),
         ("web.transfer_process:_decoded",),
     ),
@@ -402,10 +397,8 @@ ROWS: tuple[ReadBack, ...] = (
         "the marks of checkpoints, and what the nodes of a job say to each other about them",
         "`.blobsync/checkpoints/` of a folder entry's container",
         "they have the seal of their lineage, whose key travels with the job: a mark without it displaces and deletes"
-        " nothing, and is taken only where its job and its step are named; a note without it is none. Each has its type"
-        " and bounds, as has what is read without a seal; each name passes the gate for paths; size and MD5 of every"
-        " file are compared with a listing before a set is taken, and with the bytes that arrived before the command"
-        " runs",
+        " nothing, and is taken only where its job and its step are named; a note without it is none. Names pass the"
+        " gate; size and MD5 of every file are compared with a listing, and with the bytes that arrived",
         (
             "unit/test_marks.py::test_only_the_lineages_seal_makes_a_mark_its_own",
             "unit/test_marks.py::test_a_seal_is_good_for_one_mark_in_one_place",
