@@ -1,64 +1,7 @@
 """Every error that blobsync raises on purpose, and the codes of all failures.
 
-One root; each class has a :class:`FailureCode`, which sets the exit code; each error has one sentence
-for the user, and an optional ``hint``: the next command to run, or what to change.
-for the user, and an optional ``hint``: the next command to run, or what to change.
-    BlobsyncError
-      UsageError                         an invalid command line
-      ConfigError                        names file, line and key
-        ConfigNotFoundError
-        ForeignProjectError              a project of another user that is not trusted
-        UnknownClusterError
-      UntrustedStateError                a state folder that may have come from somebody else
-        OpenStateError                   one of the user's own that others can write to
-      MappingError
-        UnmappedPathError
-        OutsideProjectError
-      PlanError
-        ShapeConflictError               a file where a folder should be, or blob ``a`` beside ``a/b``
-        UnsafeNamesError                 names that cannot exist at the destination
-        UntrustedLinkError               a symlink out of the project that is not trusted
-        MirrorRefusedError
-        PlanFileError                    a saved plan that cannot be read, or is out of date
-      NothingMatchedError
-      CredentialError
-        SasExpiredError
-        SasPermissionError
-        LoginRequiredError
-      StorageError                       what the service or the network answered
-        StorageUnreachableError
-        AccessDeniedError
-        ContainerNotFoundError
-        BlobNotFoundError
-        PreconditionFailedError          the blob changed since it was checked
-        ThrottledError                   429, 500, 503 and the like, after all retries
-        ChecksumError                    the bytes that arrived are not the bytes that were sent
-        CopySourceRefusedError           the destination service cannot read the source
-        SourceChangedError               the source of a copy is another version now
-      LocalFileError                     local disk or file system error
-        UnsafeNameError                  an external name that is not safe as a path
-      AzcopyError                        of the room ``azcopy``, with three kinds
-      ProcessError
-        ProcessTimeoutError
-      IncompleteTransferError            files failed or conflict; from Python, when asked to raise
-      EmulatorError
-      ArchiveError
-        IgnorePatternError
-        SecretsFoundError
-        UntrustedCodeError               code for a job that was neither published from here nor trusted
-      UntrustedDockerError               docker.args that reach beyond the project, on this machine
-      JobError
-        BackendUnavailableError
-          BackendFailingError            no answer, 429 or 5xx after all retries
-            BackendBusyError             rejected before it was processed
-          LostContactError               the response was lost
-        SubmissionError
-          TooManyTasksError              fewer tasks may be accepted
-        SubmissionUnknownError           unknown whether the job was accepted; it stays in the history
-        JobNotFoundError
-        AmbiguousJobError
-    KeyboardInterrupt
-      TransferCancelledError             Ctrl-C, after everything was stopped and recorded
+One root; each class has a :class:`FailureCode`, which sets the exit code; each error has one sentence for the user, and
+an optional ``hint``: the next command to run, or what to change.
 
 Modules that call other code convert its exceptions to these, always with ``raise ... from``. A ``ValueError`` from
 our own code is a bug and is never shown as a user's mistake.
@@ -74,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -279,7 +222,7 @@ class FileFailure:
 
 
 class BlobsyncError(Exception):
-    """Root of all errors above; ``str()`` is one sentence that is safe to print."""
+    """Root of all errors; ``str()`` is one sentence that is safe to print."""
 
     code: FailureCode = FailureCode.ERROR
 
@@ -564,28 +507,12 @@ class TransferCancelledError(KeyboardInterrupt):
         return self.code.exit_code
 
 
-class Failure(Protocol):
-    """A file that was not transferred as planned: ``blobsync.FileFailure``."""
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def code(self) -> FailureCode: ...
-
-    @property
-    def message(self) -> str: ...
-
-    @property
-    def hint(self) -> str | None: ...
-
-
 class IncompleteTransferError(BlobsyncError):
     """``failures`` are all files that failed or conflict; the message names the first."""
 
     code = FailureCode.TRANSFER_INCOMPLETE
 
-    def __init__(self, message: str, *, failures: tuple[Failure, ...], hint: str | None = None) -> None:
+    def __init__(self, message: str, *, failures: tuple[FileFailure, ...], hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.failures = failures
 

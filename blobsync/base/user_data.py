@@ -34,34 +34,24 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def data_home(environ: Mapping[str, str] | None = None) -> Path:
-    """``$XDG_DATA_HOME/blobsync``, by default ``~/.local/share/blobsync``; does not create it.
-
-    https://specifications.freedesktop.org/basedir-spec/latest/: relative values must be ignored.
-    """
-    environ = environment(environ)
-    given = environ.get("XDG_DATA_HOME", "")
-    if given and Path(given).is_absolute():
-        return Path(given) / "blobsync"
-    return _home(environ) / ".local" / "share" / "blobsync"
+    """``$XDG_DATA_HOME/blobsync``, by default ``~/.local/share/blobsync``; does not create it."""
+    return _own_folder(environment(environ), "XDG_DATA_HOME", ".local/share")
 
 
 def state_home(environ: Mapping[str, str]) -> Path:
     """``$XDG_STATE_HOME/blobsync``, by default ``~/.local/state/blobsync``; does not create it."""
-    given = environ.get("XDG_STATE_HOME", "")
-    if given and Path(given).is_absolute():
-        return Path(given) / "blobsync"
-    return _home(environ) / ".local" / "state" / "blobsync"
+    return _own_folder(environ, "XDG_STATE_HOME", ".local/state")
 
 
 def config_home(environ: Mapping[str, str]) -> Path:
-    """``$XDG_CONFIG_HOME/blobsync``, by default ``~/.config/blobsync``; does not create it.
+    """``$XDG_CONFIG_HOME/blobsync``, by default ``~/.config/blobsync``; does not create it."""
+    return _own_folder(environ, "XDG_CONFIG_HOME", ".config")
 
-    https://specifications.freedesktop.org/basedir-spec/latest/: relative values must be ignored.
-    """
-    given = environ.get("XDG_CONFIG_HOME", "")
-    if given and Path(given).is_absolute():
-        return Path(given) / "blobsync"
-    return _home(environ) / ".config" / "blobsync"
+
+def _own_folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
+    """https://specifications.freedesktop.org/basedir-spec/latest/: relative values must be ignored."""
+    given = Path(environ.get(variable, ""))
+    return (given if given.is_absolute() else _home(environ) / default) / "blobsync"
 
 
 def _home(environ: Mapping[str, str]) -> Path:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
+from blobsync.base.errors import BlobsyncError, FileFailure
 from blobsync.base.formatting import count_text
 from blobsync.base.patterns import pattern
 
@@ -14,17 +15,8 @@ NAMED = 3
 _TRIES = pattern(r"\(\d[\d,]* tries[^)]*\)$")
 
 
-class Failing(Protocol):
-    """A failure: ``path`` is None, or empty, if it is not that of a file."""
-
-    @property
-    def path(self) -> str | None: ...
-    @property
-    def code(self) -> str: ...
-    @property
-    def message(self) -> str: ...
-    @property
-    def hint(self) -> str | None: ...
+# ``path`` of an error is None, or empty, if it is not that of a file.
+Failing: TypeAlias = FileFailure | BlobsyncError
 
 
 class FailureGroup(NamedTuple):
