@@ -150,8 +150,14 @@ class Project:
     def with_cluster(self, cluster: Cluster) -> Self:
         """The same project with another cluster, from its root; close it separately."""
         self._demand_open()
-        other = type(self)(self.root, self.root, cluster, environ=self.environ, connect=self._connect)
-        other.listener = self.listener
+        other = self._another(cluster)
+        other.cwd, other.command_line = self.root, ""
+        return other
+
+    def _another(self, cluster: Cluster, from_cluster: Cluster | None = None) -> Self:
+        """The same project with these clusters, and connections and files of its own."""
+        other = type(self)(self.root, self.cwd, cluster, from_cluster, environ=self.environ, connect=self._connect)
+        other.listener, other.command_line = self.listener, self.command_line
         return other
 
     def with_source(
@@ -176,9 +182,7 @@ class Project:
         place = project_relative(path_text(path), cwd=self.cwd, root=self.root)
         given = cluster_of(GivenSource(source, endpoint_url, anonymous), place, self.root, self.cwd, self.environ)
         clusters = (given, None) if looks else (self.cluster, given)
-        other = type(self)(self.root, self.cwd, *clusters, environ=self.environ, connect=self._connect)
-        other.listener, other.command_line = self.listener, self.command_line
-        return other
+        return self._another(*clusters)
 
     def close(self) -> None:
         """Wait for the transfers that it started, and close connections and files. Safe to repeat; any other use
@@ -228,7 +232,7 @@ class Project:
         """The state folder of this project; created on first use. Raises ``UntrustedStateError``."""
         self._demand_open()
         if self._state is None:
-            self._state = open_state_dir(self.root, self.environ, lambda text: self.listener.emit(Note(text)))
+            self._state = open_state_dir(self.root, self.environ, self._note)
         return self._state
 
     def trust_links(self, links: Iterable[tuple[str, str]]) -> None:
@@ -317,11 +321,7 @@ class Project:
         before anything is changed, or returns the result of each file: check ``ok``, or call
         ``raise_for_failures()``.
         """
-        paths = one_or_many(paths, or_none=True)
-        with self._reporting(on_progress):
-            with self.planning(Direction.UP, paths):
-                plan = self.plan_upload(paths, options, **keywords)
-            return self.carry_out(plan)
+        return self._moved(Direction.UP, paths, chosen_options(options, keywords), on_progress)
 
     def download(
         self,
@@ -332,11 +332,7 @@ class Project:
         **keywords: Unpack[TransferKeywords],
     ) -> TransferResult:
         """Blob (of ``from_cluster``, if given) to local; otherwise as :meth:`upload`."""
-        paths = one_or_many(paths, or_none=True)
-        with self._reporting(on_progress):
-            with self.planning(Direction.DOWN, paths):
-                plan = self.plan_download(paths, options, **keywords)
-            return self.carry_out(plan)
+        return self._moved(Direction.DOWN, paths, chosen_options(options, keywords), on_progress)
 
     def start_upload(
         self,
@@ -351,7 +347,8 @@ class Project:
 
         ``on_progress`` is called in other threads; a notebook shows no bar by itself.
         """
-        return self._start_moving(Direction.UP, paths, chosen_options(options, keywords), on_progress)
+        given, chosen = one_or_many(paths, or_none=True), chosen_options(options, keywords)
+        return self._start(lambda project: project._moved(Direction.UP, given, chosen, on_progress))
 
     def start_download(
         self,
@@ -362,7 +359,8 @@ class Project:
         **keywords: Unpack[TransferKeywords],
     ) -> Transfer:
         """Begin :meth:`download` in a thread of its own, as :meth:`start_upload` does."""
-        return self._start_moving(Direction.DOWN, paths, chosen_options(options, keywords), on_progress)
+        given, chosen = one_or_many(paths, or_none=True), chosen_options(options, keywords)
+        return self._start(lambda project: project._moved(Direction.DOWN, given, chosen, on_progress))
 
     def start(self, plan: TransferPlan, *, on_progress: OnProgress | None = None) -> Transfer:
         """Begin :meth:`carry_out` of a plan in a thread of its own, as :meth:`start_upload` does."""
@@ -372,6 +370,15 @@ class Project:
         """Carry out ``plan``, verify the result, and return it."""
         with self._reporting(on_progress):
             return self._carry_out(plan)
+
+    def _moved(
+        self, direction: Direction, paths: Paths, options: TransferOptions, on_progress: OnProgress | None
+    ) -> TransferResult:
+        given = one_or_many(paths, or_none=True)
+        with self._reporting(on_progress):
+            with self.planning(direction, given):
+                plan = self._plan(direction, given, options)
+            return self.carry_out(plan)
 
     def _carry_out(self, plan: TransferPlan) -> TransferResult:
         from blobsync.project.logbook import entry_of, is_worth_logging, logged, transfer_begun, upload_receipts
@@ -533,9 +540,7 @@ class Project:
             from blobsync.jobs.context import JobContext
             from blobsync.project.jobs import Jobs
 
-            context = JobContext(
-                self.root, self.environ, self.cluster, note=lambda text: self.listener.emit(Note(text))
-            )
+            context = JobContext(self.root, self.environ, self.cluster, note=self._note)
             self._jobs = Jobs(context, self.with_cluster)
         return self._jobs
 
@@ -831,7 +836,7 @@ class Project:
             raise UsageError(f"{settle:g} seconds is no time to settle", hint="a number above 0, up to an hour")
         chosen = keep.kept_legs(self._open_context, one_or_many(paths))
         for note in keep.marked_in_jobs_only(self.cluster.folders, chosen):
-            self.listener.emit(Note(note))
+            self._note(note)
         known = {"cluster": self.cluster.name, "command": redact(self.command_line)}
         keeper = keep.keeping(
             chosen,
@@ -871,8 +876,8 @@ class Project:
         """The same project with the logins of now and connections of its own, for a thread."""
         from blobsync.project.keep import Uploads
 
-        other = type(self)(self.root, self.cwd, self._reload(), environ=self.environ, connect=self._connect)
-        other.command_line, other._has_handle, other.listener = self.command_line, True, SilentListener()
+        other = self._another(self._reload())
+        other._has_handle, other.listener = True, SilentListener()
         return Uploads(other._open_context, other.carry_out, lambda: other._stop.make(), other.close)
 
     @property
@@ -921,31 +926,15 @@ class Project:
     def _logbook(self) -> LogBook:
         from blobsync.project.logbook import LogBook
 
-        return LogBook(self.root, self.cwd, self.state, lambda text: self.listener.emit(Note(text)))
-
-    def _start_moving(
-        self, direction: Direction, paths: Paths, options: TransferOptions, on_progress: OnProgress | None
-    ) -> Transfer:
-        given = one_or_many(paths, or_none=True)
-
-        def move(project: Project) -> TransferResult:
-            if direction is Direction.UP:
-                return project.upload(given, options, on_progress=on_progress)
-            return project.download(given, options, on_progress=on_progress)
-
-        return self._start(move)
+        return LogBook(self.root, self.cwd, self.state, self._note)
 
     def _start(self, call: Callable[[Project], TransferResult]) -> Transfer:
         """Run ``call`` in a thread of its own, with separate connections and files."""
         from blobsync.project.transfer import ProgressSnapshot, Transfer
 
         self._demand_open()
-        other = type(self)(
-            self.root, self.cwd, self.cluster, self.from_cluster, environ=self.environ, connect=self._connect
-        )
-        other.command_line, other._has_handle, other._state = self.command_line, True, self.state
-        counter = ProgressSnapshot()
-        other.listener = together(self.listener, counter)
+        other, counter = self._another(self.cluster, self.from_cluster), ProgressSnapshot()
+        other._has_handle, other._state, other.listener = True, self.state, together(self.listener, counter)
 
         def work() -> TransferResult:
             with other:
@@ -1029,8 +1018,8 @@ class Project:
                 cluster=self.cluster,
                 from_cluster=self.from_cluster,
                 connections=self._open_connections(clusters),
-                index=Index(self.state.index_file, lambda text: self.listener.emit(Note(text))),
-                journal=BlockJournal(self.state.blocks_file, lambda text: self.listener.emit(Note(text))),
+                index=Index(self.state.index_file, self._note),
+                journal=BlockJournal(self.state.blocks_file, self._note),
                 trusted=load_trusted_links(self.root, self.environ),
                 unfinished=RangeRecords(self.state) if self.state.lasting else None,
                 spill=spill_of(self.state, self.environ),
@@ -1070,7 +1059,7 @@ class Project:
         return Connections(
             clusters,
             self._connect or connected,
-            lambda account, needs: check_sas(account, needs),
+            check_sas,
             why_not_fetched,
         )
 
