@@ -353,7 +353,8 @@ def _usage(error: Any, words: Sequence[str]) -> UsageError:
     if ctx and option:
         from blobsync.cli.suggestions import option_hint
 
-        hint = option_hint(option, getattr(error, "possibilities", None) or (), ctx.find_root())
+        near = getattr(error, "possibilities", None) or ()
+        hint = option_hint(option, near, ctx.command.params, ctx.find_root())
         message, takes = message.partition(" (Possible options")[0], f"{hint}{takes}"
     return UsageError(message[:1].lower() + message[1:], hint=takes)
 

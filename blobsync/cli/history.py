@@ -84,7 +84,11 @@ def history(
         jobs = find_jobs(session).history(cluster=session.cluster, limit=max + 1)
         jobs = [job for job in jobs if after is None or job.submitted >= after]
     far = _progress_of(book.running.all() if _any_runs(transfers) else {})
-    data = {"transfers": [_data(each, far) for each in transfers[:max]], "jobs": [job_data(job) for job in jobs[:max]]}
+    data = {
+        "transfers": [_data(each, far) for each in transfers[:max]],
+        "jobs": [job_data(job) for job in jobs[:max]],
+        "older": len(transfers) > max or len(jobs) > max,
+    }
     older = ["  ... and older ones, --max shows more"] if len(transfers) + len(jobs) > max else []
     return Result(data, [*(job_table(jobs[:max]) if only_jobs else _table(transfers, jobs, max, far)), *older])
 

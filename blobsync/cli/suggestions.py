@@ -78,6 +78,34 @@ _OTHER_OPTIONS: Mapping[str, str] = {
         ("--rg", "--new_node_count", "--new-node-count"),
         "'blobsync scale ID N' changes the nodes of a job, 'blobsync compute scale NAME N' those of a cluster",
     ),
+    **dict.fromkeys(("--recursive", "--archive"), "omit it: a folder is taken with all that is below it"),
+    **dict.fromkeys(
+        ("--put-md5", "--check-md5", "--checksum", "--size-only", "--update", "--ignore-times", "--partial"),
+        "omit it: files are compared by their content, each one is checked when it has arrived, and the same command"
+        " goes on where it was stopped",
+    ),
+    **dict.fromkeys(
+        ("--ignore-existing", "--no-clobber", "--immutable"),
+        "omit it: what differs at the destination is left alone, unless --overwrite or --keep is given",
+    ),
+    "--progress": "omit it: a terminal shows the progress, and -q hides it",
+}
+# Their options, by ours, of commands that have those.
+_SAME_OPTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("--bwlimit", "--bandwidth", "--limit-rate", "--rate-limit", "--max-bandwidth"), "--cap-mbps"),
+    **dict.fromkeys(("--delete", "--delete-after", "--delete-during", "--delete-destination"), "--mirror"),
+    **dict.fromkeys(("--include-pattern", "--include-path", "--filter", "--pattern"), "--include"),
+    **dict.fromkeys(("--exclude-pattern", "--exclude-path"), "--exclude"),
+    **dict.fromkeys(("--copy-links", "--follow-symlinks", "--no-follow-symlinks", "--preserve-symlinks"), "--links"),
+    **dict.fromkeys(("--transfers", "--threads", "--concurrency", "--parallel", "--jobs"), "--processes"),
+    **dict.fromkeys(("--preview", "--dryrun", "--just-print"), "--dry-run"),
+    **dict.fromkeys(("--limit", "--max-count", "--num-results", "--max-results", "--count"), "--max"),
+    **dict.fromkeys(("--lines",), "--tail"),
+    **dict.fromkeys(("--after-time", "--since-time", "--starttime"), "--since"),
+    **dict.fromkeys(("--expires-in", "--expire", "--duration"), "--expiry"),
+    **dict.fromkeys(("--force", "--no-confirm"), "--yes"),
+    **dict.fromkeys(("--job-name",), "--name"),
+    **dict.fromkeys(("--dependency", "--depends-on"), "--after"),
 }
 # Programs whose words follow their names.
 _PROGRAMS = frozenset(("az", "batchai", "ml", "petctl"))
@@ -93,11 +121,15 @@ _ALIKE = 0.7
 _NAMED = 3
 
 
-def option_hint(option: str, near: Sequence[str], root: Any) -> str:
-    """What to type instead of an option that a command does not accept: commands that accept it, or a similarly spelt
-    option. ``root`` is the parser's context of the whole command line. Ends with a blank, or is empty."""
+def option_hint(option: str, near: Sequence[str], own: Sequence[Any], root: Any) -> str:
+    """What to type instead of an option that a command does not accept: one of its ``own`` that other tools call so,
+    commands that accept it, or a similarly spelt one. ``root`` is the parser's context of the whole command line.
+    Ends with a blank, or is empty."""
     from difflib import get_close_matches
 
+    for each in own:
+        if _SAME_OPTIONS.get(option) in each.opts:
+            return f"did you mean {_SAME_OPTIONS[option]} ({each.help.rstrip('.')})? "
     if option in _OTHER_OPTIONS:
         return f"{_OTHER_OPTIONS[option]}; "
     owners: dict[object, str] = {}

@@ -7,6 +7,7 @@ say nothing.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -55,14 +56,24 @@ def cluster_of(given: GivenSource, path: str, root: Path, cwd: Path, environ: Ma
     else:
         raise UsageError(
             f"{SOURCE_OPTION} {shown}: not s3://BUCKET/PREFIX, https://HOST/FILE, or a list of URLs (*.tsv, *.txt)",
-            hint=_other_scheme(shown),
+            hint=_meant(shown, root, cwd),
         )
     entry = FolderEntry(path.strip("/"), account, below)
     return Cluster(name=shown, file=SOURCE_OPTION, root=root, folders=(entry,))
 
 
-def _other_scheme(shown: str) -> str | None:
-    scheme, _, rest = shown.partition("://")
+def _meant(shown: str, root: Path, cwd: Path) -> str | None:
+    """What somebody means who names none of these: a folder of this machine, a cluster, another service."""
+    scheme, is_url, rest = shown.partition("://")
+    if not is_url:
+        from blobsync.config.known_keys import nearest  # late: only a mistake needs them
+        from blobsync.config.loader import cluster_names
+
+        if (cwd / shown).exists():
+            return f"a folder of this machine is uploaded: blobsync u {shlex.quote(shown)}"
+        cluster = nearest(shown, cluster_names(root))
+        where = "a cluster file's container"
+        return f"-f {cluster or 'CLUSTER'} copies from {where}; {SOURCE_OPTION} s3://... from a bucket"
     if scheme == "gs":
         # https://cloud.google.com/storage/docs/interoperability
         return f"Google's buckets speak S3: {SOURCE_OPTION} s3://{rest} --endpoint-url https://storage.googleapis.com"

@@ -151,6 +151,12 @@ def test_another_tools_word_for_a_command_of_a_group_is_none_of_the_groups_names
         (("scale", "x", "--new_node_count", "3"), "'blobsync scale ID N' changes the nodes of a job, "),
         (("u", "x", "--incomplete"), "--incomplete belongs to 'blobsync d', 'blobsync plan'; "),
         (("d", "x", "--receipt"), "--receipt belongs to 'blobsync u', 'blobsync plan'; "),
+        (("u", "x", "--bwlimit", "10M"), "did you mean --cap-mbps (Use at most N megabits (10^6) per second)? "),
+        (("plan", "u", "x", "--delete-destination=true"), "did you mean --mirror (Also delete what the source "),
+        (("history", "--limit", "5"), "did you mean --max (Show the newest N jobs)? "),
+        (("rm", "x", "--force"), "did you mean --yes (Do not ask)? "),
+        (("ls", "--delete"), "'blobsync ls --help' shows what it takes"),
+        (("u", "x", "--recursive"), "omit it: a folder is taken with all that is below it; "),
         (("u", "x", "--overwrit"), "did you mean --overwrite? 'blobsync u --help' shows what it takes"),
         (("config", "check", "--nonsense"), "'blobsync config check --help' shows what it takes"),
     ],
@@ -159,7 +165,7 @@ def test_an_option_of_another_command_and_a_misspelt_one_are_distinguished(
     cli: Cli, words: tuple[str, ...], hint: str
 ) -> None:
     [error] = cli(*words, "--json").document["errors"]
-    option = next(word for word in words if word.startswith("--"))
+    option = next(word.partition("=")[0] for word in words if word.startswith("--"))
     assert error["message"] == f"no such option: {option}" and error["hint"].startswith(hint), error
 
 

@@ -58,7 +58,9 @@ def test_a_list_of_jobs_says_how_many_older_ones_it_leaves_out(cli: Cli) -> None
         assert lines[-1] == line or not more, words
     assert cli("q", "--watch").out.splitlines()[-1] == "  ... and 3 more, --max 23 shows all"
     assert cli("history", "--max", "22").out.splitlines()[-1] == "  ... and older ones, --max shows more"
-    assert len(cli("history", "--max", "22", "--json").document["data"]["jobs"]) == 22
+    for limit, is_cut in (("22", True), ("23", False)):
+        found = cli("history", "--max", limit, "--json").document["data"]
+        assert (len(found["jobs"]), found["older"]) == (int(limit), is_cut)
     assert len(cli("history", "--jobs").out.splitlines()) == 24
 
 

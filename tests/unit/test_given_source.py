@@ -78,6 +78,20 @@ def test_another_services_address_has_a_hint(text: str, hint: str | None) -> Non
     assert refused.value.hint is None if hint is None else hint in str(refused.value.hint)
 
 
+def test_a_word_that_is_no_source_is_taken_for_a_folder_or_a_cluster(tmp_path: Path) -> None:
+    (tmp_path / "aux_data/aml").mkdir(parents=True)
+    (tmp_path / "aux_data/aml/we3v32.yaml").touch()
+    (tmp_path / "my data").mkdir()
+    for text, hint in (
+        ("my data", "a folder of this machine is uploaded: blobsync u 'my data'"),
+        ("we3v23", "-f we3v32 copies from a cluster file's container; --source s3://... from a bucket"),
+        ("nothere", "-f CLUSTER copies from a cluster file's container; --source s3://... from a bucket"),
+    ):
+        with pytest.raises(UsageError) as refused:
+            cluster_of(GivenSource(text), "data", tmp_path, tmp_path, {})
+        assert refused.value.hint == hint
+
+
 def test_a_list(tmp_path: Path) -> None:
     file = tmp_path / "l.tsv"
     file.write_text(

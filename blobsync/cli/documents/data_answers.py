@@ -152,6 +152,7 @@ _USAGE = record({"entries": list_of(record({"path": PATH, "size": BYTES, "count"
 
 # Receipts of older versions may lack newer keys.
 _VERSION = {"size": maybe(BYTES), "md5": maybe(TEXT), "etag": maybe(TEXT)}
+_OLDER = "true: there are older ones, which --max leaves out"
 _FILE_OF_HISTORY = record(
     {
         "action": described(maybe(TEXT), "the route, or deleted"),
@@ -298,7 +299,7 @@ def data_answers(job: Schema) -> Mapping[str, Sequence[Schema]]:
         "checkpoints": (record({"checkpoints": list_of(_CHECKPOINT)}),),
         "checkpoint done": (record({"path": TEXT, "ranks": COUNT}),),
         "history": (
-            record({"transfers": list_of(_TRANSFER), "jobs": list_of(job)}),
+            record({"transfers": list_of(_TRANSFER), "jobs": list_of(job), "older": described(FLAG, _OLDER)}),
             record(
                 {
                     "transfers": list_of(_TRANSFER),
