@@ -27,7 +27,6 @@ from blobsync.base.errors import (
     FailureCode,
     FileFailure,
     JobError,
-    LocalFileError,
     NothingMatchedError,
     UsageError,
 )
@@ -41,7 +40,7 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.node_sas import known_accounts
 from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec
-from blobsync.local.errors import NotAFileError, local_error
+from blobsync.local.errors import NotAFileError, local_error, raise_unless_gone
 from blobsync.local.files import LocalFolder, SourceFile, WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.names import local_problem, relative_name
 from blobsync.store.protocol import BlobStore
@@ -295,7 +294,8 @@ def _on_disk(
             f" mode: upload for {place.folder.name}_folder brings those of later jobs to the container",
         )
     start = base / part
-    walked = (Path(folder, name) for folder, _, names in os.walk(start, onerror=_unreadable) for name in names)
+    folders = os.walk(start, onerror=raise_unless_gone)
+    walked = (Path(folder, name) for folder, _, names in folders for name in names)
     found = []
     for path in [start] if start.is_file() else walked:
         # A program may remove its files meanwhile; a link may lead to nothing.
@@ -306,11 +306,6 @@ def _on_disk(
                 size, modified = known.st_size, known.st_mtime
                 found.append(OutputFile(place.id, below, f"{place.path}/{below}", size, modified, on_disk=path))
     return found
-
-
-def _unreadable(error: OSError) -> None:
-    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        raise LocalFileError(f"{error.filename}: {error.strerror}", path=str(error.filename)) from error
 
 
 def _copy_command(context: JobContext, cluster: Cluster, place: OutputPlace, base: Path) -> str:

@@ -31,7 +31,7 @@ from blobsync.keep.checkpoints import FileSet, Heard, Judgement, Reach, Told
 from blobsync.keep.keeper import Files
 from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.keep.notes import Announced, Answer, Asked, NeverError, Notes, Over, gathered, mark_what_is_left
-from blobsync.local.errors import local_error
+from blobsync.local.errors import raise_unless_gone
 from blobsync.local.files import hash_file
 from blobsync.local.names import is_temporary
 from blobsync.local.set_requests import Request, requests_beside, requests_in
@@ -724,7 +724,7 @@ def files_of(path: Path) -> Iterator[tuple[str, LocalState]]:
     if (found := _state_of(path)) is not None:
         yield "", found
         return
-    for folder, _, names in os.walk(path, onerror=_unreadable):
+    for folder, _, names in os.walk(path, onerror=raise_unless_gone):
         for name in names:
             file = Path(folder, name)
             if not is_temporary(name) and (found := _state_of(file)) is not None:
@@ -736,15 +736,9 @@ def _state_of(file: Path) -> LocalState | None:
     try:
         found = file.stat()
     except OSError as error:
-        _unreadable(error)
+        raise_unless_gone(error)
         return None
     return LocalState.of(found) if stat.S_ISREG(found.st_mode) else None
-
-
-def _unreadable(error: OSError) -> None:
-    # A program may remove its files, and leave dangling links and files in the place of folders.
-    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        raise local_error(error, error.filename)
 
 
 @contextmanager

@@ -62,6 +62,13 @@ def local_error(error: OSError, path: Path | str) -> LocalFileError:
     return kind(f"{path}: {reason}", hint=_HINTS.get(number), path=str(path))
 
 
+def raise_unless_gone(error: OSError) -> None:
+    """For ``os.walk``: a folder that cannot be read is not an empty one. A program may remove its files meanwhile,
+    and leave dangling links and files in the place of folders."""
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise local_error(error, error.filename) from error
+
+
 class naming:
     """Converts an ``OSError`` in the block to a ``LocalFileError`` about ``path``."""
 

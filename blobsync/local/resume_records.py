@@ -49,6 +49,7 @@ from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import LocalState
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.local.database import BATCH, ExpendableDatabase, Layout, storable
+from blobsync.local.errors import raise_unless_gone
 from blobsync.local.names import is_own_temporary
 from blobsync.local.part_files import remove_leftover
 from blobsync.local.state_dir import StateDir
@@ -606,20 +607,13 @@ class LeftIntents(NamedTuple):
 
 def has_intents(state: StateDir) -> bool:
     """Whether a process has left intents, or is at work."""
-    try:
-        return bool(os.listdir(state.root / INTENTS_FOLDER))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    return bool(_names_in(state.root / INTENTS_FOLDER))
 
 
 def left_intents(state: StateDir, now: float | None = None) -> Iterator[LeftIntents]:
     """The files of processes that are gone; removes those older than a week. ``now`` is in seconds since 1970."""
     folder = state.root / INTENTS_FOLDER
-    try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(_INTENTS_SUFFIX))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for name in names:
+    for name in sorted(name for name in _names_in(folder) if name.endswith(_INTENTS_SUFFIX)):
         fd = open_locked(str(folder / name), make=False)
         if fd is None:
             continue
@@ -629,6 +623,14 @@ def left_intents(state: StateDir, now: float | None = None) -> Iterator[LeftInte
                 left.remove()
             else:
                 yield left
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        raise_unless_gone(error)
+        return []
 
 
 def _parsed_intents(lines: Iterable[bytes]) -> Iterator[WriteIntent]:

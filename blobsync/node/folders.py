@@ -13,6 +13,7 @@ from blobsync.base.errors import NothingMatchedError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.process import ProcessRunner
 from blobsync.jobspec.spec import FolderLink
+from blobsync.local.errors import raise_unless_gone
 from blobsync.local.names import relative_name
 from blobsync.node.checkpoints import outside_sets, restore_checkpoint
 from blobsync.node.job import NodeJob
@@ -130,7 +131,7 @@ def _restore_download(job: NodeJob, entry: FolderLink) -> bool:
     kept, path = job.beside(KEPT) / str(job.spec.folders.index(entry)), job.root / entry.name
     if job.in_place or path.exists() or not kept.is_dir():
         return False
-    for folder, folders, files in os.walk(kept):
+    for folder, folders, files in os.walk(kept, onerror=raise_unless_gone):
         for item in (Path(folder, name) for name in (*folders, *files)):
             # A link leads elsewhere, and a pipe or socket would be in the way of a file.
             if item.is_symlink() or not (item.is_file() or item.is_dir()):

@@ -30,6 +30,7 @@ from blobsync.keep.marks import at_and_above
 from blobsync.keep.round_plan import PlannedRound, changed_pairs, forget_replaced, plan_round
 from blobsync.keep.sets import Uploaded
 from blobsync.local.disks import LocalDisks
+from blobsync.local.errors import raise_unless_gone
 from blobsync.local.index import Index, PairIndex
 from blobsync.local.names import local_problem
 from blobsync.local.resume_records import BlockJournal
@@ -167,9 +168,13 @@ class NodeTransfers:
         self._demand_all(result)
 
     def drop_unrecorded(self, name: str, remote: OpenBlob, local: Path) -> None:
-        """Remove the files at ``local`` that were not downloaded there, or have changed since."""
+        """Remove the files at ``local`` that were not downloaded there, or have changed since.
+
+        Raises ``LocalFileError`` if not all of it can be looked at.
+        """
         key = _key(name, remote)
-        there = [Path(folder, file) for folder, _, files in os.walk(local) for file in files]
+        folders = os.walk(local, onerror=raise_unless_gone)
+        there = [Path(folder, file) for folder, _, files in folders for file in files]
         states = {path.relative_to(local).as_posix(): LocalState.of(path.lstat()) for path in there}
         part: LivePart = Part(name, Route.UPLOAD, LocalLocation(local), remote, key)
         for pair in changed_pairs(part, states, self._index.pair(*key.roots)):

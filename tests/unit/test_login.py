@@ -46,6 +46,13 @@ def test_logs_are_found_and_read_by_range(login: LoginNode, tmp_path: Path) -> N
         login.read(str(folder / "gone"), 0, None)
 
 
+def test_a_folder_of_logs_that_cannot_be_read_is_not_an_empty_one(login: LoginNode, tmp_path: Path) -> None:
+    assert login.logs(str(tmp_path / "none")) == ()
+    (tmp_path / "run").symlink_to(tmp_path / "run")
+    with pytest.raises(JobError, match=f"Too many levels of symbolic links: {tmp_path}/run"):
+        login.logs(str(tmp_path / "run"))
+
+
 def test_exit_codes_and_the_end_of_secrets(login: LoginNode, tmp_path: Path) -> None:
     runs = [Path(login.write(str(tmp_path / name), {"secrets.json": "{}"})) for name in ("ok", "array", "none")]
     (runs[0] / "exit_code").write_text("0\n")

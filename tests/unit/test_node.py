@@ -11,20 +11,21 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import ArchiveError
+from blobsync.base.errors import ArchiveError, LocalFileError
 from blobsync.base.events import BytesMoved, BytesReused, Expected, FileDone, FilesCounted, Looked
 from blobsync.code.unpack import unpack_archive
 from blobsync.jobs.node_use import node_use
 from blobsync.jobs.parse import read_causes
 from blobsync.jobspec.spec import CodeRef, FolderLink, Secrets
 from blobsync.node.job import NodeJob, parse_arguments
-from blobsync.node.transfers import NodeProgress
+from blobsync.node.places import JobPlaces
+from blobsync.node.transfers import NodeProgress, NodeTransfers
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.bootstrap import python_of
 from tests.fakes.jobs import CODE, Node, make_spec, zip_of
@@ -907,6 +908,16 @@ def test_of_an_attempt_that_was_killed_only_what_arrived_is_kept(node: Node, ser
     assert node.log() == "a.txtb.txtsub/c.txt3\n"
     asked = {path.rpartition("/")[2] for path in service.requests if path.startswith("GET /acct/box/mine/data/")}
     assert asked == {"a.txt", "b.txt", "c.txt"}
+
+
+def test_what_an_attempt_left_and_cannot_be_read_is_not_taken_for_nothing(node: Node, service: BlobService) -> None:
+    entry = node.folder_link("data", "download")
+    spec = make_spec("true", folders=(entry,))
+    transfers = NodeTransfers(NodeJob(spec, {}, parse_arguments(node.command("prepare", spec)[3:]), {}, 0))
+    remote = JobPlaces({service.url: node.sas}, {}).blobs(entry.container, entry.path)
+    (node.folder / "loop").symlink_to(node.folder / "loop")
+    with closing(transfers), pytest.raises(LocalFileError, match="loop: Too many levels of symbolic links"):
+        transfers.drop_unrecorded("data", remote, node.folder / "loop")
 
 
 def test_a_local_file_of_the_same_size_and_other_content_is_not_taken_for_the_blob(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import LocalFileError
 from blobsync.local.resume_records import INTENTS_FOLDER, Ends, WriteIntent, WriteIntents, has_intents, left_intents
 from blobsync.local.state_dir import StateDir
 
@@ -133,6 +134,15 @@ def test_a_folder_has_intents_while_a_file_is_in_it(state: StateDir) -> None:
     for each in left_intents(state):
         each.remove()
     assert not has_intents(state)
+
+
+def test_a_folder_that_cannot_be_read_is_named(state: StateDir) -> None:
+    folder = state.root / INTENTS_FOLDER
+    folder.symlink_to(folder)
+    for look in (has_intents, lambda state: list(left_intents(state))):
+        with pytest.raises(LocalFileError, match=f"{INTENTS_FOLDER}: Too many levels") as said:
+            look(state)
+        assert said.value.hint
 
 
 def test_only_the_last_two_files_of_a_long_run_stay(state: StateDir) -> None:

@@ -64,12 +64,18 @@ def list_logs(request: dict[str, Any]) -> Any:
     """Name and size of each text file below the job's log folders."""
     found = []
     base = request["folder"]
-    for folder, _, names in os.walk(base):
+    for folder, _, names in os.walk(base, onerror=_raise_unless_gone):
         for name in names:
             path = os.path.join(folder, name)
             if os.path.basename(folder) in request["log_folders"] and os.path.isfile(path):
                 found.append([os.path.relpath(path, base), os.path.getsize(path)])
     return sorted(found)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """A folder that cannot be read is not an empty one."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def read(request: dict[str, Any]) -> Any:
