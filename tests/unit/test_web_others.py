@@ -383,3 +383,11 @@ def test_a_plan_is_made_for_the_clusters_chosen_in_its_form(pages: WebPages) -> 
     assert forced == replace(request, options=replace(request.options, force=True))
     for form in ({"from_cluster": "nowhere"}, {"cluster": "nowhere"}, {"max_delete": "many"}):
         assert pages.post("/plans", act="u:data/x", **form).status == 400
+
+
+def test_transfers_and_keepers_that_cannot_be_read_are_not_taken_for_none(pages: WebPages, state: StateDir) -> None:
+    (state.root / "keepers").symlink_to(state.root / "keepers")
+    (state.root / "transfers.sqlite").mkdir()
+    said = pages.get("/").text
+    assert "keepers: Too many levels of symbolic links" in said
+    assert said.count("transfers.sqlite") == 1

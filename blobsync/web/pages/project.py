@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -12,7 +12,6 @@ from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact
-from blobsync.project.keeper_records import KeeperState
 from blobsync.project.logbook import TransferEntry
 from blobsync.project.status import EntryStatus, ProjectStatus
 from blobsync.web.app_state import app_state_of
@@ -25,6 +24,8 @@ from blobsync.web.status_cache import CachedStatus
 _PATIENCE = 0.25
 # Transfers among which the last one of each entry is searched.
 _LOOKED_BACK = 300
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +72,21 @@ def _renew(request: Request) -> Response:
 
 
 def _parts(source: Source, cached: CachedStatus[ProjectStatus]) -> dict[str, Any]:
-    rows = tuple(_rows(cached.status.entries, _last(source))) if cached.status else ()
-    return {"rows": rows, "cached": cached, "kept": _kept(source)}
+    problems: dict[str, None] = {}
 
+    def known(look: Callable[[], Sequence[T]]) -> Sequence[T]:
+        try:
+            return look()
+        except BlobsyncError as error:
+            problems[redact(error.message)] = None
+            return ()
 
-def _kept(source: Source) -> Sequence[KeeperState]:
-    try:
-        return source.keepers()
-    except BlobsyncError:
-        # The state folder is not trusted yet, which the page shows.
-        return ()
-
-
-def _last(source: Source) -> Sequence[TransferEntry]:
-    try:
-        found = source.logbook().recent(limit=_LOOKED_BACK)
-        return [each for each in found if source.cluster_name in (each.cluster, each.from_cluster)]
-    except BlobsyncError:
-        # The Transfers page shows the error.
-        return ()
+    transfers = known(lambda: source.logbook().recent(limit=_LOOKED_BACK))
+    last = [each for each in transfers if source.cluster_name in (each.cluster, each.from_cluster)]
+    rows = tuple(_rows(cached.status.entries, last)) if cached.status else ()
+    kept = known(source.keepers)
+    # The status most often fails for the same reason.
+    return {"rows": rows, "cached": cached, "kept": kept, "problems": () if cached.problem else tuple(problems)}
 
 
 def _rows(entries: Sequence[EntryStatus], transfers: Sequence[TransferEntry]) -> Iterator[EntryRow]:
