@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from blobsync.backends.aml.client import AmlClient
+from blobsync.backends.aml.transport import MOST_ANSWER
 from blobsync.base.errors import (
     BackendFailingError,
     BackendUnavailableError,
@@ -68,6 +69,12 @@ def test_a_list_is_read_page_by_page_and_no_further_than_needed(stub: AmlStub, j
     assert len(stub.requests) == before + 1
     assert [one.text("name") for one in found] == names[::-1][2:]
     assert len(stub.requests) == before + 4
+
+
+def test_an_answer_without_end_is_not_kept_in_memory(stub: AmlStub) -> None:
+    stub.faults = [Fault("GET .*/jobs", 200, " " * (MOST_ANSWER + 1))]
+    with pytest.raises(LostContactError, match=r"^127\.0\.0\.1 sent an answer of more than 64 MiB"):
+        list(client(stub).pages("jobs"))
 
 
 def test_throttling_is_waited_out_and_the_job_is_there_once(stub: AmlStub, job: Any) -> None:

@@ -190,6 +190,8 @@ class AmlClient:
         from azure.core import PipelineClient
         from azure.core.pipeline import policies
 
+        from blobsync.backends.aml.transport import guarded_transport, limited_transport
+
         note = self._note
 
         class Retries(policies.RetryPolicy[Any, Any]):
@@ -218,11 +220,9 @@ class AmlClient:
         ]
         if scope:
             chain.append(policies.BearerTokenCredentialPolicy(self._credential, scope))
-        if not is_plain_loopback(self.base):
-            return PipelineClient(self.base, policies=chain)
-        from blobsync.backends.aml.loopback import guarded_transport
-
-        return PipelineClient(self.base, policies=chain, transport=guarded_transport(self.base, self._trusted))
+        is_guarded = is_plain_loopback(self.base)
+        transport = guarded_transport(self.base, self._trusted) if is_guarded else limited_transport()
+        return PipelineClient(self.base, policies=chain, transport=transport)
 
     def _manage(self, method: str, url: str, body: Any, doing: str, params: Mapping[str, str]) -> Any:
         sent = {"api-version": self.api_version, **{name.replace("_", "-"): value for name, value in params.items()}}
