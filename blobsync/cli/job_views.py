@@ -197,8 +197,20 @@ def logs(
     if not log.name:
         session.note(f"{run_id} has no such log{'' if log.record.info.state.is_final else ' yet'}")
     _note_age(session, log.fetched)
+    left = note_left_behind(session, log.record, log.fetched)
     lines = list(log.lines)
-    return Result({"job_id": run_id, "log": log.name, "lines": lines, "logs": log_data(log.fetched)}, lines, texts=True)
+    data = {"job_id": run_id, "log": log.name, "lines": lines, "logs": log_data(log.fetched), "left_behind": left}
+    return Result(data, lines, texts=True)
+
+
+def note_left_behind(session: Session, record: JobRecord, fetched: FetchedLogs) -> list[str]:
+    """Note, and return, what an ended job left outside of its folders or without a mark."""
+    from blobsync.jobs.node_use import left_behind
+
+    left = list(left_behind(record, fetched))
+    for sentence in left:
+        session.note(sentence)
+    return left
 
 
 def _note_age(session: Session, fetched: FetchedLogs) -> None:
@@ -296,7 +308,9 @@ def _job_lines(session: Session, jobs: Jobs, record: JobRecord, rank: int | None
     if before.value in ("Queued", "Preparing"):
         session.note(f"{record.run_id} is {before}; its logs follow when it runs")
     yield from followed(jobs, record, rank)
-    session.note(state_line(jobs.find(record.run_id)))
+    ended = jobs.find(record.run_id)
+    session.note(state_line(ended))
+    note_left_behind(session, ended, jobs.fetched_logs(ended))
 
 
 def _listed(session: Session, jobs: Jobs, states: tuple[str, ...], limit: int) -> Result:

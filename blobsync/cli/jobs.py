@@ -15,7 +15,7 @@ from blobsync.base.errors import BlobsyncError, ExitCode, UsageError
 from blobsync.base.formatting import count_text
 from blobsync.cli import job_views
 from blobsync.cli.confirm import confirm
-from blobsync.cli.job_views import IdArgument, OptionalIds, find_job, find_jobs, followed, note_all
+from blobsync.cli.job_views import IdArgument, OptionalIds, find_job, find_jobs, followed, note_all, note_left_behind
 from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, ssh_line, state_text
 from blobsync.cli.output import Result, cut
 from blobsync.cli.session import (
@@ -427,6 +427,8 @@ def _waited(session: Session, jobs: Jobs, record: JobRecord) -> Result:
         result.exit_code = exit_code_of(ended)
         if result.exit_code and not session.json:
             session.note(state_line(ended))
+        if not session.json:
+            note_left_behind(session, ended, jobs.fetched_logs(ended))
 
     def tell() -> Iterator[str]:
         yield from followed(jobs, record)

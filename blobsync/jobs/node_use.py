@@ -20,7 +20,11 @@ _HEARTBEAT = re.compile(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) heartbeat: disk (\d{1,9}) of (\d{1,9}) GB free, load (\d{1,6}\.\d)"
     r"(?:, GPU ((?:\d{1,3}%/\d{1,7}MB ?)+))?(?:, checkpoint (\d{1,9}) s behind)?(?:, preparing (.{1,500}))?"
 )
-_LEFT_BEHIND = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (left behind: .{1,2000})")
+_SAID = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (?:(left behind: .{1,2000})|(left without a mark: .{1,2000})"
+    r"|ready: |the files of an earlier start are here)"
+)
+_ATTEMPT = re.compile(r"attempt_(\d{1,6})/")
 # A chart has no more points; of more, the ones between are left out.
 _MOST = 400
 
@@ -87,15 +91,28 @@ def preparing_text(record: JobRecord, fetched: FetchedLogs) -> str:
 
 
 def left_behind(record: JobRecord, fetched: FetchedLogs) -> tuple[str, ...]:
-    """What each node said of files that an ended job wrote outside of its folders."""
+    """What each node said of files that an ended job wrote outside of its folders, and in its last start of
+    checkpoints without a mark."""
     if not record.state.is_final:
         return ()
-    found: dict[str, None] = {}
-    for name in fetched.names:
-        if node_of_log(name) is not None:
-            with fetched.path(name).open(encoding="utf-8", errors="replace") as stream:
-                found.update(dict.fromkeys(match[1] for line in stream if (match := _LEFT_BEHIND.match(line))))
-    return tuple(found)
+    files: dict[str, None] = {}
+    unmarked: dict[str, list[str]] = {}
+    for name in sorted(filter(_NODE_LOG.fullmatch, fetched.names), key=_attempt_of):
+        in_last_start = unmarked[_ATTEMPT.sub("", name)] = []
+        with fetched.path(name).open(encoding="utf-8", errors="replace") as stream:
+            for match in filter(None, map(_SAID.match, stream)):
+                if match[1]:
+                    files[match[1]] = None
+                elif match[2]:
+                    in_last_start.append(match[2])
+                else:
+                    in_last_start.clear()
+    return tuple(dict.fromkeys([*files, *(said for each in unmarked.values() for said in each)]))
+
+
+def _attempt_of(log: str) -> int:
+    match = _ATTEMPT.search(log)
+    return int(match[1]) if match else 0
 
 
 def node_use(node: int, lines: Iterable[str]) -> NodeUse:

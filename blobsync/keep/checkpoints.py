@@ -33,6 +33,8 @@ STILL = "still"
 SETTLED_SECONDS, STILL_SECONDS = 5, 60
 # How many versions of an overwritten set stay where the cluster file does not say it.
 VERSIONS = 3
+# In a job's folder: what an earlier start left, and no set is restored or marked from.
+ASIDE = ".set-aside"
 _BESIDE = "../"
 _LATEST, _MEGATRON = f"{_BESIDE}latest", f"{_BESIDE}latest_checkpointed_iteration.txt"
 _BY_NAME = (
@@ -146,9 +148,9 @@ class Content(Protocol):
 
 
 def set_of(rule: CheckpointRule, path: str) -> str | None:
-    """The set that the file ``path`` belongs to; None if it belongs to none. A pointer to a set is none."""
+    """The set that the file ``path`` belongs to; None if it belongs to none, as a pointer and what was set aside."""
     wanted, parts = rule.sets.split("/"), path.split("/")
-    if len(parts) < len(wanted) or not all(map(fnmatchcase, parts, wanted)):
+    if parts[0] == ASIDE or len(parts) < len(wanted) or not all(map(fnmatchcase, parts, wanted)):
         return None
     if len(parts) == len(wanted) and f"{_BESIDE}{parts[-1]}" in (*rule.complete, _LATEST, _MEGATRON):
         return None

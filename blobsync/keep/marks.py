@@ -207,11 +207,9 @@ class Marks:
         name, text = self._claims_name(stored), json.dumps({"lineage": demand_id(lineage)})
         is_ours = self._is_claimed(name, lineage, text)
         if is_ours is None:
-            if not self.listing(stored):
-                with suppress(PreconditionFailedError):
-                    self._documents.put(name, lineage, text, Precondition(absent=True))
+            is_ours = not self.listing(stored) and self._make_claim(name, lineage, text)
             # Another node of the job may have claimed it, and begun to write, since the look above.
-            is_ours = self._is_claimed(name, lineage, text)
+            is_ours = is_ours or self._is_claimed(name, lineage, text)
         if is_ours:
             self._claimed.add((lineage, stored))
         return bool(is_ours)
@@ -258,11 +256,10 @@ class Marks:
     def listing(self, stored: str) -> Mapping[str, BlobInfo]:
         """What is in the container below a set's name there, by paths below it (``""``: a blob of that very name)."""
         root = self.blob_of(stored)
-        return {
-            blob.name[len(root) + 1 :]: blob
-            for blob in self._store.list_blobs(root)
-            if blob.name == root or blob.name.startswith(f"{root}/")
-        }
+        found = {blob.name[len(root) + 1 :]: blob for blob in self._store.list_blobs(f"{root}/")}
+        # Without the slash it is also all of the sets whose names begin so; a blob of that very name is the first.
+        alone = None if found else next(iter(self._store.list_blobs(root)), None)
+        return {"": alone} if alone and alone.name == root else found
 
     def blob_of(self, stored: str, path: str = "") -> str:
         """The blob of a file of a set, by the set's name in the container."""
@@ -278,6 +275,12 @@ class Marks:
 
     def _name_of(self, mark: Mark) -> str:
         return _demand_name(self._marks_name(mark.lineage, mark.stored), mark.stored)
+
+    def _make_claim(self, name: str, lineage: str, text: str) -> bool:
+        with suppress(PreconditionFailedError):
+            self._documents.put(name, lineage, text, Precondition(absent=True))
+            return True
+        return False
 
     def _is_claimed(self, name: str, lineage: str, text: str) -> bool | None:
         """Whether a claim is the lineage's own; None: there is none. Anybody's other one stops us."""

@@ -192,9 +192,14 @@ class FolderSets:
         # The folders with what DCP writes, in any set of this program.
         self._distributed = frozenset[str]()
         self._generation: int | None = None
+        # The lineage's own marks, and all names that have one: listed once a round, whatever the number of sets.
+        self._own: list[Mark] | None = None
+        self._names: Collection[str] | None = None
         self._behind: list[FileSet] = []
         self._problem = ""
         self.ended_well = False
+        # The sets that the last round left without one.
+        self.unmarked: set[str] = set()
 
     def owns(self, path: str) -> bool:
         """Whether this file belongs to a set, or is a pointer to one."""
@@ -206,6 +211,7 @@ class FolderSets:
         inside = {name: state for path, state in files.items() if (name := self._inside(path)) is not None}
         here = sorted(checkpoints.sets_in(self.rule, inside), key=lambda one: one.changed_at)
         self._done = {name: done for name, done in self._done.items() if any(one.name == name for one in here)}
+        self._look_again()
         try:
             with limited_cores(self.rule.upload_cores):
                 failures = self._answer(here, last=last) if self._writer.node else self._lead(here, last=last)
@@ -227,6 +233,15 @@ class FolderSets:
     def behind(self, now: float) -> float | None:
         """How many seconds a complete set here has been without a mark; None if all have one."""
         return checkpoints.seconds_behind(self._behind, self._is_done, now)
+
+    def left_over(self, concerns: Callable[[str], bool]) -> list[FileSet]:
+        """The sets here, among those that it ``concerns`` by their names, that no mark will name any more: while no
+        program writes, half ones, and those of which nothing but time said that they were whole."""
+        here = checkpoints.sets_in(self.rule, dict(files_of(self._folder)))
+        for one in here:
+            self._distributed |= checkpoints.distributed_in(one.files)
+        unmarked = [one for one in here if concerns(one.name) and not self._is_marked(one)]
+        return [one for one in unmarked if not self._judge(one, last=True).is_complete]
 
     # -- node 0 -------------------------------------------------------------------------------------------------
 
@@ -262,14 +277,17 @@ class FolderSets:
         if asked and asked.one.same_as(one):
             return None
         mark = self._mark_for(one, self._free_names(one)[0])
-        # Not the one that this start was given, whose place is where it was written.
-        waiting = [each for each in self._behind if each is not one and not self._is_done(each)]
-        complete = [self._mark_for(each, each.name) for each in waiting]
-        if mark not in checkpoints.kept(self.rule, [*self._own_marks(), *complete, mark]):
+        if self.rule.rotates and not self._would_stay(one, mark):
             self._say_once(one.name, f"checkpoint {one.name} is not uploaded: newer ones are there, and it would go")
             self._done[one.name] = one
             return None
         return replace(mark, stored=self._claimed_name(one))
+
+    def _would_stay(self, one: FileSet, mark: Mark) -> bool:
+        # Not the one that this start was given, whose place is where it was written.
+        waiting = [each for each in self._behind if each is not one and not self._is_done(each)]
+        complete = [self._mark_for(each, each.name) for each in waiting]
+        return mark in checkpoints.kept(self.rule, [*self._own_marks(), *complete, mark])
 
     def _announce(self, one: FileSet, mark: Mark) -> Asked | None:
         """Ask the other nodes for their files of a set; None: there are none."""
@@ -337,10 +355,13 @@ class FolderSets:
         return files
 
     def _finish(self, one: FileSet, mark: Mark, began: float) -> None:
-        if not self._marks.write(mark) and mark not in self._own_marks():
+        is_written = self._marks.write(mark)
+        self._look_again()
+        if not is_written and mark not in self._own_marks():
             self._say(f"checkpoint {mark.stored} has got a mark from elsewhere: it goes again")
             return
         self._done[one.name] = one
+        self.unmarked.discard(one.name)
         self._verified.add(mark.stored)
         seconds = self._now() - began
         size = f"{count_text(len(mark.files), 'file')}, {mark.size:,} bytes in {seconds:.1f} s"
@@ -366,6 +387,7 @@ class FolderSets:
         for name in self._waiting if last else ():
             late = f"not all nodes have uploaded their files after {LAST_SECONDS:g} s; the last one marks it"
             self._say(f"checkpoint {name}: {never[name]}: no mark" if name in never else f"checkpoint {name}: {late}")
+        self.unmarked.update(never if last else ())
 
     def _collect_one(self, name: str, waiting: _Waiting) -> None:
         """Mark a set if all nodes have answered. Raises ``NeverError`` if one never will."""
@@ -400,10 +422,11 @@ class FolderSets:
 
     def _leave_half(self, one: FileSet, missing: str) -> Sequence[FileFailure]:
         """The last round brings up what there is of a half set, without a mark, unless its name is marked."""
-        if one.name in self._marked_names():
+        if one.name in self._marked_names() or self._marks.at(self._writer.lineage, self._stored(one.name)):
             self._say(f"checkpoint {one.name} is not complete ({missing}): the marked one stays as it is")
             return ()
         self._say(f"checkpoint {one.name} is not complete ({missing}): its files are uploaded, without a mark")
+        self.unmarked.add(one.name)
         return self._upload(one, self._claimed_name(one)).failures
 
     # -- other nodes --------------------------------------------------------------------------------------------
@@ -587,11 +610,22 @@ class FolderSets:
         """What programs on this node said about a set."""
         return told_of(self._path(name), self._requests, len(self._nodes()))
 
+    def _look_again(self) -> None:
+        """Forget which marks there are."""
+        self._own = self._names = None
+
     def _own_marks(self) -> list[Mark]:
-        found = checkpoints.fitting(self.rule, self._marks.of(self._writer.lineage))
+        if self._own is None:
+            self._own = checkpoints.fitting(self.rule, self._marks.of(self._writer.lineage))
         if self._generation is None:
-            self._generation = 1 + max((mark.generation for mark in found), default=0)
-        return found
+            self._generation = 1 + max((mark.generation for mark in self._own), default=0)
+        return self._own
+
+    def _all_names(self) -> Collection[str]:
+        """The names in the container that have a mark, whoever wrote it."""
+        if self._names is None:
+            self._names = self._marks.lineages().keys()
+        return self._names
 
     def _marks_brought(self) -> Sequence[Mark]:
         """The mark of the set that was brought back, which is read once; it may have no seal of ours."""
@@ -603,18 +637,20 @@ class FolderSets:
 
     def _marked_names(self) -> Collection[str]:
         lead = f"{self._writer.within}/" if self._writer.within else ""
-        return {name.removeprefix(lead) for name in self._marks.lineages()}
+        return {name.removeprefix(lead) for name in self._all_names()}
 
     def _free_names(self, one: FileSet) -> list[str]:
-        """The names that a set may get: none that has a mark, whoever wrote it."""
-        taken = self._marks.lineages()
+        """The names that a set may get: none that has a mark."""
+        taken = self._all_names()
         names = [self._stored(name) for name in checkpoints.stored_names(one.name, self._step(one), self._now())]
         return [*(name for name in names if name not in taken), f"{names[-1]}-{secrets.token_hex(2)}"]
 
     def _claimed_name(self, one: FileSet) -> str:
         """The first of them below which this lineage alone writes. Raises ``StorageError`` if there is none."""
+        lineage = self._writer.lineage
         for name in self._free_names(one):
-            if self._marks.claim(self._writer.lineage, name):
+            # Another job of the lineage may have marked it in this round.
+            if self._marks.claim(lineage, name) and self._marks.at(lineage, name) is None:
                 return name
         raise StorageError(f"checkpoint {one.name} gets no name in the container that nobody else writes to")
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.errors import BlobsyncError, FailureCode
+from blobsync.base.errors import BlobsyncError, FailureCode, LocalFileError
 from blobsync.base.formatting import count_text
 from blobsync.base.plain_json import parse_object
 from blobsync.base.seals import SealKey
@@ -94,8 +94,10 @@ def outside_sets(job: NodeJob, entry: FolderLink, wanted: Callable[[str], bool] 
     def is_outside(path: str) -> bool:
         if wanted is not None and not wanted(path):
             return False
-        inside = path.startswith(lead)
-        return rule is None or not inside or not checkpoints.is_of_set(rule, path[len(lead) :])
+        if rule is None or not path.startswith(lead):
+            return True
+        below = path[len(lead) :]
+        return not below.startswith(f"{checkpoints.ASIDE}/") and not checkpoints.is_of_set(rule, below)
 
     return is_outside
 
@@ -109,7 +111,8 @@ def restore_checkpoint(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Bring the last complete set that matches its mark to this node, and record where it is.
+    """Bring the last complete set that matches its mark to this node, record where it is, and set aside what an earlier
+    start left and no mark names.
 
     With several nodes all get the one that node 0 decides on; one that is not as its mark says on one of them is passed
     over by all. Raises ``NotReadyError`` if a job would start from nothing although sets of its own are marked, or if
@@ -135,12 +138,13 @@ def restore_checkpoint(
         problem = choice.agree(_bring(job, places, transfers, entry, mark), mark)
         if not problem:
             _record(job, entry, mark, writer)
-            return
+            break
         job.say(f"checkpoint {mark.stored} is passed over: {problem}")
         choice.passed.add(mark.stored)
         if not job.in_place:
             # It may be whole here, and not on another node.
             _clear(job.root / entry.name / writer.within / mark.set)
+    _set_aside_left(job, places, transfers, entry, mark)
 
 
 class _Alone:
@@ -299,7 +303,7 @@ def _bring(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: Fol
     if names and names == dict(files_of(target)).keys() and not unlike(target, files):
         # An earlier start left it.
         return ""
-    _make_room(job, target, names)
+    _make_room(job, job.root / entry.name / writer.within, mark.set, names)
     remote = places.blobs(entry.container, _below(entry.path, mark.stored))
     try:
         if names:
@@ -328,28 +332,53 @@ def _is_here(rule: CheckpointRule, target: Path, name: str) -> bool:
     return checkpoints.judge(rule, one, content, time.time(), last=True).is_complete
 
 
-def _make_room(job: NodeJob, target: Path, names: Collection[str]) -> None:
-    """Take away what lies under a set's name: a restored set is exactly the set, and no file goes without a word.
+def _make_room(job: NodeJob, folder: Path, name: str, names: Collection[str]) -> None:
+    """Take away what lies under a set's name: a restored set is exactly the set, and no file of it goes.
 
-    What is in a folder of the user's is moved aside.
+    In a root of our own, files of the same names are what a killed start was bringing.
     """
+    target = folder / name
     there = dict(files_of(target))
-    others = sorted(there.keys() - names)
-    if job.in_place and there:
-        aside = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=_made(job.beside("aside")))) / target.name
-        shutil.move(target, aside)
-        job.say(
-            f"{target}: {count_text(len(there), 'file')} moved to {aside}: the checkpoint that comes is another one"
-        )
-    elif others:
-        said = f"{count_text(len(others), 'file')} of an earlier start, such as {others[0] or target.name}"
-        job.say(f"{target}: {said}: not part of the checkpoint that comes, and removed")
+    if there.keys() - names or (job.in_place and there):
+        _set_aside(job, folder, name, "the checkpoint that comes is another one")
     _clear(target)
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def _set_aside_left(
+    job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: FolderLink, mark: Mark | None
+) -> None:
+    """Set aside what an earlier start left that is later than the set that came back (None: none did), and that no mark
+    will name: it may be half, and a program that takes the last name in the folder would start from it."""
+    folder, step = job.root / entry.name / _writer(job, entry).within, mark.step if mark else None
+
+    def is_later(name: str) -> bool:
+        own = checkpoints.step_of(name)
+        return (mark is None or name != mark.set) and (own is None or step is None or own > step)
+
+    sets = folder_sets(job, places, transfers, entry)
+    try:
+        left = sets.left_over(is_later) if sets else []
+        # In the user's own folder another job may be writing its sets, and in an elastic job the ranks themselves take
+        # the last one that a node has.
+        if not (job.in_place or job.spec.is_elastic):
+            for one in left:
+                _set_aside(job, folder, one.name, "an earlier start left it, and nothing says that it is whole")
+        elif left:
+            what = f"{count_text(len(left), 'checkpoint')} of an earlier start, such as {left[-1].name}"
+            job.say(f"{folder}: {what}: still here, perhaps half; start from BLOBSYNC_RESTORED, not from the last name")
+    except (LocalFileError, OSError) as error:
+        job.say(f"{folder}: what an earlier start left there stays: {error}")
+
+
+def _set_aside(job: NodeJob, folder: Path, name: str, why: str) -> None:
+    """Move a set of ``folder`` to where no set is looked for; from there it is uploaded as other files are."""
+    beside = folder / checkpoints.ASIDE
+    beside.mkdir(parents=True, exist_ok=True)
+    source = folder / name
+    aside = Path(tempfile.mkdtemp(prefix=f"{source.name}-", dir=beside)) / source.name
+    count = count_text(sum(1 for _ in files_of(source)), "file")
+    source.rename(aside)
+    job.say(f"{source}: {count} moved to {aside}: {why}")
 
 
 def _clear(target: Path) -> None:
@@ -369,27 +398,11 @@ def _record(job: NodeJob, entry: FolderLink, mark: Mark, writer: Writer) -> None
         write_text(folder / pointer[0], pointer[1])
     step = "" if mark.step is None else f", step {mark.step}"
     job.say(f"checkpoint {mark.stored} restored: {count_text(len(one.files), 'file')}, {one.size:,} bytes{step}")
-    _name_later(job, entry, folder, mark)
     text = read_text(job.restored)
     first: dict[str, Any] = {"path": str(folder / mark.set), "step": mark.step, "stored": mark.stored, "sets": {}}
     found = parse_object(text) if text else first
     found["sets"][entry.name] = [mark.lineage, mark.stored]
     write_text(job.restored, json.dumps(found))
-
-
-def _name_later(job: NodeJob, entry: FolderLink, folder: Path, mark: Mark) -> None:
-    """Say which sets an earlier start left here that are later than the one that came back: they may be half ones, and
-    a program that takes the last name in the folder would start from them."""
-    there: list[FileSet] = []
-    # What cannot be looked at, the uploader names.
-    with suppress(BlobsyncError):
-        there = checkpoints.sets_in(entry.checkpoints, dict(files_of(folder))) if entry.checkpoints else []
-    steps = {one.name: checkpoints.step_of(one.name) for one in there}
-    later = [name for name, step in steps.items() if step is not None and mark.step is not None and step > mark.step]
-    if later:
-        last = max(later, key=lambda name: steps[name] or 0)
-        what = f"{count_text(len(later), 'later checkpoint')} of an earlier start, up to {last}"
-        job.say(f"{folder}: {what}: still here, perhaps half; start from BLOBSYNC_RESTORED, not from the last name")
 
 
 def _brought(job: NodeJob, entry: FolderLink) -> tuple[str, str] | None:

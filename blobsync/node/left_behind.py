@@ -1,10 +1,10 @@
-"""Names what a job wrote outside of its folders: that is removed together with the code."""
+"""Names what a job wrote outside of its folders, which is removed with the code, and its sets without a mark."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,6 +32,13 @@ def say_left_behind(job: NodeJob, code: int) -> None:
         if found:
             job.say(_sentence(job, found))
             write_text(said, "")
+
+
+def say_unmarked(job: NodeJob, names: Collection[str]) -> None:
+    """Say at the end which sets got no mark, so that no restart takes them."""
+    if names:
+        shown = ", ".join([*map(printable, sorted(names)[:_NAMED]), *(["..."] if len(names) > _NAMED else [])])
+        job.say(f"left without a mark: {count_text(len(names), 'checkpoint')}: {shown}; blobsync checkpoints says why")
 
 
 def _written(job: NodeJob) -> Iterator[tuple[int, str]]:

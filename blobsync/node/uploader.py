@@ -24,7 +24,7 @@ from blobsync.local.names import is_temporary
 from blobsync.local.tree import TreeEntry
 from blobsync.node.checkpoints import folder_sets
 from blobsync.node.job import NodeJob
-from blobsync.node.left_behind import say_left_behind
+from blobsync.node.left_behind import say_left_behind, say_unmarked
 from blobsync.node.machine import heartbeat
 from blobsync.node.places import JobPlaces
 from blobsync.node.transfers import NodeTransfers, failure_line
@@ -123,6 +123,7 @@ class Uploader:
             done = [self._upload_last(keeper) for keeper in self._keepers]
             if code is not None:
                 say_left_behind(self._job, code)
+                say_unmarked(self._job, {name for sets in self._sets if sets for name in sets.unmarked})
             return all([*done, self._mirror.append_new()])
         finally:
             self._transfers.close()

@@ -189,6 +189,17 @@ def test_what_nodes_left_behind_is_told_of_an_ended_job(tmp_path: Path) -> None:
     fetched = FetchedLogs(tmp_path, tuple(logs))
     record = add(History(tmp_path / "jobs.sqlite"), 1, State.COMPLETED)
     assert left_behind(record, fetched) == (said,)
+    # Of checkpoints the last start counts, which may be in the same log.
+    half, at = "left without a mark: 1 checkpoint: step-{}; blobsync checkpoints says why", "2026-11-20T10:00:00Z"
+    for name, lines in {
+        "attempt_2/system_logs/node_0.txt": [half.format(1)],
+        "attempt_10/system_logs/node_0.txt": [half.format(2), "ready: /root", half.format(3), half.format(3)],
+        "attempt_10/system_logs/node_1.txt": [half.format(4), "the files of an earlier start are here; only"],
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("".join(f"{at} {line}\n" for line in lines))
+        logs[name] = ""
+    assert left_behind(record, FetchedLogs(tmp_path, tuple(logs))) == (said, half.format(3))
     assert left_behind(replace(record, info=replace(record.info, state=State.RUNNING)), fetched) == ()
 
 

@@ -146,10 +146,19 @@ def test_a_start_on_a_node_that_has_the_files_of_a_killed_one_looks_at_its_check
     assert node.do("node", spec_of(node, "ls output/checkpoint-20; cat output/checkpoint-20/model.bin")).returncode == 0
     assert node.log().splitlines()[0] == f"restored {node.root}/output/checkpoint-20 at 20"
     assert node.log().splitlines()[-3:] == ["model.bin", "trainer_state.json", "weights 20"] and kept.st_size
-    assert "checkpoint-20: 1 file of an earlier start, such as extra: not part of the checkpoint" in node.node_log
     assert "only the checkpoint is looked at again" in node.node_log
-    # Its program would take the last name in the folder, if it does not do as it is told.
-    assert "2 later checkpoints of an earlier start, up to checkpoint-100: still here, perhaps half" in node.node_log
+    moved = dict(re.findall(r"/output/(\S+): \d files? moved to (\S+): ", node.node_log))
+    assert sorted(moved) == ["checkpoint-100", "checkpoint-20"]
+    # Its program may take the last name in the folder; 90 is whole by what the Trainer writes last.
+    assert node.log().splitlines()[1:4] == ["checkpoint-10", "checkpoint-20", "checkpoint-90"]
+    assert "checkpoint-90" in marked(service) and "checkpoint-100" not in marked(service)
+    for name, file, text in (("checkpoint-100", "model.bin", b"weights 100\n"), ("checkpoint-20", "extra", b"")):
+        stored = f"mine/output/{Path(moved[name]).relative_to(node.root / 'output')}/{file}"
+        assert service.blobs[stored] == text, "nothing is lost"
+    # It is no set, and comes back nowhere.
+    third = again(node, 2)
+    assert third.do("node", spec_of(third, "ls -A output"), "--keep-root", "always").returncode == 0
+    assert third.log().splitlines()[1:] == ["checkpoint-90", "checkpoint-90"]
 
 
 def test_in_the_users_own_folder_what_is_not_the_set_is_moved_aside(node: Node) -> None:
@@ -161,13 +170,18 @@ def test_in_the_users_own_folder_what_is_not_the_set_is_moved_aside(node: Node) 
     (left / "notes.txt").write_text("mine")
     here.restore()
     assert (left / "model.bin").read_text() == "weights 10\n" and not (left / "notes.txt").exists()
-    moved = re.search(r"2 files moved to (\S+): the checkpoint that comes is another one", here.log)
+    moved = re.search(r"checkpoint-10: 2 files moved to (\S+): the checkpoint that comes is another one", here.log)
     assert moved and (Path(moved[1]) / "notes.txt").read_text() == "mine"
     assert (Path(moved[1]) / "model.bin").read_text() == "half"
-    # It is whole then, and stays, whatever is beside it.
+    # It is whole then, and stays, whatever is beside it; a later one may be another job's, which is writing it.
     (left / "notes.txt").write_text("mine")
+    later = left.with_name("checkpoint-11")
+    later.mkdir()
+    (later / "model.bin").write_text("half")
     here.restore()
     assert (left / "notes.txt").exists() and "is here already, and complete" in here.log
+    assert "1 checkpoint of an earlier start, such as checkpoint-11: still here, perhaps half; start from" in here.log
+    assert (later / "model.bin").exists()
 
 
 def test_a_file_that_a_killed_program_left_on_the_node_gets_no_mark(node: Node, service: BlobService) -> None:
@@ -178,7 +192,8 @@ def test_a_file_that_a_killed_program_left_on_the_node_gets_no_mark(node: Node, 
     spec = spec_of(node, "echo whole > output/next.ckpt; sleep 2; exit 3", rule)
     assert node.do("node", spec, "--sync-seconds", "0.3").returncode == 3
     assert list(marked(service)) == ["next.ckpt"]
-    assert service.blobs["mine/output/half.ckpt"] == b"ha", "nothing is lost"
+    (stored,) = (name for name in service.blobs if name.endswith("half.ckpt"))
+    assert stored.startswith("mine/output/.set-aside/") and service.blobs[stored] == b"ha", "nothing is lost"
 
 
 def test_another_jobs_sets_are_not_taken_unless_it_is_of_their_lineage(node: Node) -> None:

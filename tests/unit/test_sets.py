@@ -152,10 +152,41 @@ def test_a_half_set_waits_and_in_the_last_round_goes_up_without_a_mark(here: Her
     here.write("checkpoint-5", model__bin="half")
     assert here.round() == [] and here.uploads == [] and here.marked == []
     here.round(last=True)
-    assert here.uploads == ["checkpoint-5"] and here.marked == []
+    assert here.uploads == ["checkpoint-5"] and here.marked == [] and here.sets.unmarked == {"checkpoint-5"}
     assert (
         "is not complete (it has no trainer_state.json yet; if the program writes none, complete: NAME" in here.said[-1]
     )
+
+
+def test_the_number_of_listings_of_all_marks_does_not_grow_with_the_sets(here: Here) -> None:
+    def listings(sets: int) -> int:
+        for step in range(100, 100 + sets):
+            here.checkpoint(step)
+            here.write(f"checkpoint-{step + 500}", model__bin="half")
+        here.round()
+        here.start()
+        here.store.requests.clear()
+        here.round(last=True)
+        return sum(each.name.startswith(".blobsync/checkpoints/") for each in here.store.asked("list"))
+
+    assert listings(3) == listings(9)
+    assert len(here.marked) == 9 and len(here.sets.unmarked) == 9
+    asked = {each.name for each in here.store.asked("list") if each.name.startswith("out/")}
+    assert "out/checkpoint-606/" in asked, "not all that begins so"
+
+
+def test_what_a_killed_start_left_and_no_mark_will_name_is_left_over(here: Here) -> None:
+    here.checkpoint(10)
+    here.round()
+    here.checkpoint(20)
+    here.write("checkpoint-30", model__bin="half")
+    here.start()
+    assert [one.name for one in here.sets.left_over(lambda name: True)] == ["checkpoint-30"]
+    assert [one.name for one in here.sets.left_over(lambda name: name != "checkpoint-30")] == []
+    # Nothing but time says that such a set is whole, nor any that other nodes wrote.
+    here.nodes, here.since = (0, 1), time.time() + 60
+    here.start()
+    assert [one.name for one in here.sets.left_over(lambda name: True)] == ["checkpoint-20", "checkpoint-30"]
 
 
 def test_a_half_version_never_touches_the_marked_one(here: Here) -> None:
@@ -540,7 +571,7 @@ def test_a_set_that_changes_while_it_is_compared_gets_no_mark(here: Here, how: s
 
     def change(request: Request) -> None:
         # The listing that the files are compared with comes after the upload.
-        if request.operation == "list" and request.name == f"out/{name}" and here.uploads:
+        if request.operation == "list" and request.name == f"out/{name}/" and here.uploads:
             here.store.before = lambda request: None
             (here.folder / name / "model.bin").write_text("WEIGHTS 10")
             if how == "deleted":

@@ -91,6 +91,7 @@ _CAUSE = record(
 _LOG_NAME = described(TEXT, "empty: there is none yet")
 _LOGS = described(list_of(TEXT), "local files of the logs")
 _BEHIND = described(maybe(COUNT), "how long a complete checkpoint has been on a node alone; null: none, or not known")
+_LEFT = described(list_of(TEXT), "of an ended job: files outside of its folders, and checkpoints without a mark")
 _REPORT = record(
     {
         **_JOB_FIELDS,
@@ -98,7 +99,7 @@ _REPORT = record(
         "causes": list_of(_CAUSE),
         "tail": list_of(TEXT),
         "checkpoint_seconds_behind": _BEHIND,
-        "left_behind": described(list_of(TEXT), "what nodes said of files outside of the job's folders"),
+        "left_behind": _LEFT,
         "preparing": described(maybe(TEXT), "how far a node is before the command starts; null: it is ready"),
     }
 )
@@ -213,7 +214,9 @@ def job_answers() -> Mapping[str, Sequence[Schema]]:
         "submit": _SUBMITTED,
         "q": (_LISTED, record({"jobs": list_of(_REPORT)})),
         **dict.fromkeys(("qq", "qr", "qf"), (_LISTED,)),
-        "logs": (record({"job_id": TEXT, "log": _LOG_NAME, "lines": list_of(TEXT), "logs": _LOGS}),),
+        "logs": (
+            record({"job_id": TEXT, "log": _LOG_NAME, "lines": list_of(TEXT), "logs": _LOGS, "left_behind": _LEFT}),
+        ),
         "outputs": _output_answers(),
         "a": (jobs,),
         "resubmit": (record(_ACCEPTED), record({"jobs": list_of(record(_ACCEPTED))})),
