@@ -18,10 +18,10 @@ import sys
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
@@ -193,6 +193,27 @@ class Spool(_SpilledRows):
 
     def _unpacked(self, rows: list[Row]) -> Iterable[Any]:
         return rows if self._packing is None else map(self._packing.unpack, rows)
+
+
+T = TypeVar("T")
+
+
+class ReadInOrder(Sequence[T]):
+    """Values that are read from the first on, any number of times, since many of them may be on the disk."""
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[T, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> T | tuple[T, ...]:
+        if isinstance(at, slice):
+            return tuple(self)[at]
+        number = at + len(self) if at < 0 else at
+        if not 0 <= number < len(self):
+            raise IndexError(at)
+        return next(islice(self, number, None))
 
 
 _KEY = itemgetter(0)

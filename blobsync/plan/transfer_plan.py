@@ -15,7 +15,7 @@ from functools import reduce
 from itertools import islice
 from operator import eq
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from blobsync.base.errors import (
     DiskTooSmallError,
@@ -29,7 +29,7 @@ from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import SOURCE_OPTION, Location, below, is_given
 from blobsync.base.reasons import Reason
-from blobsync.local.sorted_runs import IN_MEMORY, Packing, Row, Spill, Spool, pack_state, unpack_state
+from blobsync.local.sorted_runs import IN_MEMORY, Packing, ReadInOrder, Row, Spill, Spool, pack_state, unpack_state
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.wildcards import is_pattern
 
@@ -185,7 +185,7 @@ class Totals:
 _MOVES = (Action.TRANSFER, Action.ADOPT)
 
 
-class Actions(Sequence[FileAction]):
+class Actions(ReadInOrder[FileAction]):
     """The actions of a part in the order of their paths: few in memory, many on the disk.
 
     Written once, then read any number of times.
@@ -211,20 +211,6 @@ class Actions(Sequence[FileAction]):
 
     def __iter__(self) -> Iterator[FileAction]:
         return iter(self._rows)
-
-    @overload
-    def __getitem__(self, at: int) -> FileAction: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[FileAction, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> FileAction | tuple[FileAction, ...]:
-        if isinstance(at, slice):
-            return tuple(self)[at]
-        number = at + len(self) if at < 0 else at
-        if not 0 <= number < len(self):
-            raise IndexError(at)
-        return next(islice(self, number, None))
 
     def __eq__(self, other: object) -> bool:
         """Compare the actions, wherever they are stored; a tuple of the same ones is equal, too."""

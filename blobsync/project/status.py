@@ -7,8 +7,10 @@ The local files are walked. The content of the container is that of its last lis
 from __future__ import annotations
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from blobsync.base.background_calls import Ahead
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, ExitCode, FileFailure, NothingMatchedError
@@ -209,35 +211,16 @@ class FileCounter:
         return FileTally(self.files, self.bytes)
 
 
-@dataclass(slots=True)
 class _Counts:
-    """Collects the counts of an :class:`EntryStatus`."""
+    """Collects the counts of an :class:`EntryStatus` by the names of its fields."""
 
-    here: FileCounter = field(default_factory=FileCounter)
-    there: FileCounter = field(default_factory=FileCounter)
-    to_upload: FileCounter = field(default_factory=FileCounter)
-    to_download: FileCounter = field(default_factory=FileCounter)
-    conflicts: FileCounter = field(default_factory=FileCounter)
-    never_verified: FileCounter = field(default_factory=FileCounter)
-    newer_at_destination: int = 0
-    missing_here: int = 0
-    left_out: int = 0
-    not_files: int = 0
+    def __init__(self) -> None:
+        self.files: defaultdict[str, FileCounter] = defaultdict(FileCounter)
+        self.numbers: Counter[str] = Counter()
 
     def added_to(self, status: EntryStatus) -> EntryStatus:
-        return replace(
-            status,
-            here=self.here.tally,
-            there=self.there.tally,
-            to_upload=self.to_upload.tally,
-            to_download=self.to_download.tally,
-            conflicts=self.conflicts.tally,
-            never_verified=self.never_verified.tally,
-            newer_at_destination=self.newer_at_destination,
-            missing_here=self.missing_here,
-            left_out=self.left_out,
-            not_files=self.not_files,
-        )
+        found: dict[str, Any] = {**self.numbers, **{name: each.tally for name, each in self.files.items()}}
+        return replace(status, **found)
 
 
 def entry_status(request: Request, emit: Emit, *, fresh: bool, now: float) -> EntryStatus:
@@ -256,7 +239,7 @@ def entry_status(request: Request, emit: Emit, *, fresh: bool, now: float) -> En
         listed = Listed() if status.as_of is not None else request.records.listed_in(key.path)
         for pair in pairs:
             if pair.source is not None and (why := blob_problem(end.at(pair.path))):
-                counts.here.add(pair.source.size)
+                counts.files["here"].add(pair.source.size)
                 unnamable.append(name_failure(f"{status.path}/{pair.path}" if pair.path else status.path, why))
                 continue
             is_known = status.as_of is not None or pair.record is not None or key.at(pair.path) in listed
@@ -274,24 +257,24 @@ def _count(counts: _Counts, pair: Pair, *, is_known: bool) -> None:
     local, remote = pair.source, pair.destination
     kind = classify(pair)
     if local is not None:
-        counts.here.add(local.size)
+        counts.files["here"].add(local.size)
     if remote is not None:
-        counts.there.add(remote.size)
+        counts.files["there"].add(remote.size)
     if pair.left_out is not None:
         # What cannot be read counts as that.
-        counts.not_files += pair.left_out is Reason.NOT_A_FILE
-        counts.left_out += pair.left_out is not Reason.NOT_A_FILE and pair.left_out not in FAULTS
+        counts.numbers["not_files"] += pair.left_out is Reason.NOT_A_FILE
+        counts.numbers["left_out"] += pair.left_out is not Reason.NOT_A_FILE and pair.left_out not in FAULTS
     elif kind in _UPLOAD and local is not None:
-        (counts.to_upload if is_known else counts.never_verified).add(local.size)
+        counts.files["to_upload" if is_known else "never_verified"].add(local.size)
     elif kind in _DOWNLOAD and remote is not None:
-        counts.to_download.add(remote.size)
-        counts.missing_here += kind == "remote_only"
-        counts.newer_at_destination += kind == "changed_there"
+        counts.files["to_download"].add(remote.size)
+        counts.numbers["missing_here"] += kind == "remote_only"
+        counts.numbers["newer_at_destination"] += kind == "changed_there"
     elif local is not None:
         if kind == "differs":
-            counts.conflicts.add(local.size)
+            counts.files["conflicts"].add(local.size)
         elif kind == "unknown":
-            counts.never_verified.add(local.size)
+            counts.files["never_verified"].add(local.size)
 
 
 def project_status(

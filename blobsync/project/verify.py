@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import overload
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import BlobsyncError, ExitCode, FileFailure, NothingMatchedError
@@ -18,7 +16,7 @@ from blobsync.base.events import Emit
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.local.files import hash_file
-from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill
+from blobsync.local.sorted_runs import IN_MEMORY, ReadInOrder, SortedRuns, Spill
 from blobsync.plan.pairing import Pair, changes_since_verified, known_equal
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.survey import Request, Survey, remember, remember_nothing, survey
@@ -45,7 +43,7 @@ class ComparedFile:
     compared_by: str = ""
 
 
-class ManyComparedFiles(Sequence[ComparedFile]):
+class ManyComparedFiles(ReadInOrder[ComparedFile]):
     """Compared files in the order of their paths; some of them are on the disk. Read any number of times."""
 
     def __init__(self, rows: SortedRuns) -> None:
@@ -57,20 +55,6 @@ class ManyComparedFiles(Sequence[ComparedFile]):
 
     def __iter__(self) -> Iterator[ComparedFile]:
         return (ComparedFile(*row) for row in self._rows)
-
-    @overload
-    def __getitem__(self, at: int) -> ComparedFile: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[ComparedFile, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> ComparedFile | tuple[ComparedFile, ...]:
-        if isinstance(at, slice):
-            return tuple(self)[at]
-        number = at + len(self) if at < 0 else at
-        if not 0 <= number < len(self):
-            raise IndexError(at)
-        return next(islice(self, number, None))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
