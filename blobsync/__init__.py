@@ -15,13 +15,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from blobsync.azcopy.errors import AzcopyError, AzcopyInstallError, AzcopyNotFoundError, AzcopyVersionError
     from blobsync.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds
     from blobsync.backends.protocol import ClusterSummary, Holder
     from blobsync.base.errors import (
         AccessDeniedError,
         AmbiguousJobError,
         ArchiveError,
+        AzcopyError,
+        AzcopyInstallError,
+        AzcopyNotFoundError,
+        AzcopyVersionError,
         BackendBusyError,
         BackendDeniedError,
         BackendFailingError,
@@ -403,7 +406,6 @@ __all__ = [
 # Where each name is at home, for those that ask for it; errors have a room of their own.
 _ERRORS = "blobsync.base.errors"
 _HOMES = {
-    "blobsync.azcopy.errors": ("AzcopyError", "AzcopyInstallError", "AzcopyNotFoundError", "AzcopyVersionError"),
     "blobsync.base.events": (
         "BytesMoved",
         "BytesReused",

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 import blobsync
-from blobsync.azcopy import errors as azcopy_errors
 from blobsync.base import errors
 from blobsync.base.user_data import data_home
 from tests.source import ROOT, modules
@@ -224,8 +223,7 @@ def test_what_can_hold_much_shows_itself_in_a_few_words() -> None:
 
 
 def test_every_error_is_exported() -> None:
-    named = {**vars(errors), **vars(azcopy_errors)}
-    mine = {name for name, value in named.items() if inspect.isclass(value) and issubclass(value, Exception)}
+    mine = {name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
     assert mine <= set(blobsync.__all__)
 
 

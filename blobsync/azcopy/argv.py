@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import floor, log2
 from pathlib import Path
 
 from blobsync.base.locations import BlobLocation
@@ -53,9 +54,9 @@ def tuning(
     block_mb = 8.0
     if cap_mbps:
         mib_in_time = cap_mbps * 1e6 / 8 * _BLOCK_SECONDS / (1 << 20)
-        block_mb = min(block_mb, max(0.25, 2.0 ** int(_log2(mib_in_time))))
+        block_mb = min(block_mb, max(0.25, 2.0 ** floor(log2(mib_in_time))))
         if fetches:
-            block_mb = min(block_mb, 2.0 ** int(_log2(cap_mbps * 1e6 / 8 / (1 << 20))))
+            block_mb = min(block_mb, 2.0 ** floor(log2(cap_mbps * 1e6 / 8 / (1 << 20))))
         connections = max(1, min(connections, int(mib_in_time / block_mb)))
     return AzcopyTuning(connections, block_mb, cap_mbps, chatty_log)
 
@@ -206,14 +207,3 @@ def _url(end: BlobLocation, sas: SasToken, *, folder: bool) -> list[str]:
     text = str(end)
     slash = "/" if folder and not text.endswith("/") else ""
     return [f"{text}{slash}?{sas.reveal()}"]
-
-
-def _log2(value: float) -> float:
-    exponent = 0
-    while value >= 2.0:
-        value /= 2.0
-        exponent += 1
-    while 0.0 < value < 1.0:
-        value *= 2.0
-        exponent -= 1
-    return float(exponent)

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.azcopy.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError
-from blobsync.base.errors import ProcessError
+from blobsync.base.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError, ProcessError
 from blobsync.base.process import Completed, ProcessRunner
 from blobsync.base.user_data import data_home, environment
 

@@ -17,7 +17,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 # The launcher failed; azcopy was not started. (azcopy itself ends with 0, 1 or 2.)
 REFUSED = 97
@@ -34,27 +33,16 @@ _REFER, _TRUNCATE = 1 << 13, 1 << 14
 _FIRST_VERSION = _WRITE_FILE | sum(1 << bit for bit in range(4, 13))
 
 
-class Confinement(Protocol):
-    """Restricts a program to its folders."""
+class Landlock:
+    """Restricts a program to its folders. If the kernel cannot, the program still dies with this process (Linux)."""
 
     @property
     def is_possible(self) -> bool:
         """Whether this machine can confine a program."""
-        ...
-
-    def words(self, folders: Sequence[Path]) -> tuple[str, ...]:
-        """The words before a command that make it write below ``folders`` only, and die with this process."""
-        ...
-
-
-class Landlock:
-    """The real one. If the kernel cannot confine a program, it still dies with this process (Linux)."""
-
-    @property
-    def is_possible(self) -> bool:
         return sys.platform == "linux" and bool(sys.executable) and _version() > 0
 
     def words(self, folders: Sequence[Path]) -> tuple[str, ...]:
+        """The words before a command that make it write below ``folders`` only, and die with this process."""
         if sys.platform != "linux" or not sys.executable:
             return ()
         places = [word for folder in folders for word in ("--write", str(folder))] if self.is_possible else []

@@ -19,7 +19,7 @@ from blobsync.azcopy import argv
 from blobsync.azcopy.arrivals import Arrivals
 from blobsync.azcopy.binary import find_azcopy
 from blobsync.azcopy.carry import action_refusal, is_single_file, needs_list_of_files, refusal
-from blobsync.azcopy.confine import Confinement, Landlock
+from blobsync.azcopy.confine import Landlock
 from blobsync.azcopy.job import AzcopyJob, AzcopyJobOutcome
 from blobsync.azcopy.messages import JobProgress
 from blobsync.azcopy.reasons import AzcopyTransferError, LogReader, blob_or_path
@@ -93,7 +93,7 @@ class AzcopyEngine:
     runner: ProcessRunner = field(default_factory=_impatient)
     binary: Path | None = None
     stall_after: float = STALL_AFTER
-    confinement: Confinement = field(default_factory=Landlock)
+    confinement: Landlock = field(default_factory=Landlock)
 
     @property
     def name(self) -> str:
@@ -308,19 +308,17 @@ class _Transfer:
         self, command: argv.Command, done: Callable[[LogFollower], bool] = LogFollower.shows_success
     ) -> tuple[AzcopyJobOutcome, LogReader]:
         log = LogFollower(self._space.logs, self._under_way)
-        # Downloads are reported one by one as they arrive.
-        files = self._files if self._task.part.route is not Route.DOWNLOAD else None
 
         def finished() -> bool:
             self._task.stop.check()
             return done(log)
 
-        watch = _Watch(self._bytes, files, self._space, finished)
         space = self._space
         env = argv.child_environment(self._engine.environ, space.home, space.logs, space.plans, self._tuning)
         places = [space.home, space.logs, space.plans, *([space.staging] if space.staging else [])]
         confined = replace(command, argv=(*self._engine.confinement.words(places), *command.argv))
-        job = AzcopyJob(self._engine.runner, confined, env, watch, self._engine.stall_after)
+        runner, stall_after = self._engine.runner, self._engine.stall_after
+        job = AzcopyJob(runner, confined, env, space.note_process, self._counted, finished, stall_after)
         try:
             outcome = job.run()
         finally:
@@ -328,6 +326,13 @@ class _Transfer:
                 self._run.report.azcopy_job(job.outcome.job_id)
         log.read()
         return outcome, log.reader
+
+    def _counted(self, progress: JobProgress) -> None:
+        # Bytes of whole blocks only would not change for minutes on a slow connection.
+        self._bytes.reached(max(progress.bytes_done, progress.bytes_over_wire))
+        # Downloads are reported one by one as they arrive.
+        if self._task.part.route is not Route.DOWNLOAD:
+            self._files.reached(progress.files_done)
 
     def _under_way(self, files: int, blob: str) -> None:
         """Report what is moving. The log names both ends as azcopy does; users know the destination's blob."""
@@ -412,25 +417,6 @@ class _FileCount:
         if self._count:
             self._listener.emit(FilesCounted(-self._count))
             self._count = 0
-
-
-class _Watch:
-    """Passes azcopy's counts on, and knows when its end need not be awaited."""
-
-    def __init__(self, count: _ByteCount, files: _FileCount | None, space: Workspace, done: Callable[[], bool]) -> None:
-        self._count = count
-        self._files = files
-        self._space = space
-        self.finished = done
-
-    def started(self, pid: int) -> None:
-        self._space.note_process(pid)
-
-    def progress(self, progress: JobProgress) -> None:
-        # Bytes of whole blocks only would not change for minutes on a slow connection.
-        self._count.reached(max(progress.bytes_done, progress.bytes_over_wire))
-        if self._files is not None:
-            self._files.reached(progress.files_done)
 
 
 def _split(name: str) -> tuple[str, str]:

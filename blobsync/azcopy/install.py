@@ -24,8 +24,7 @@ from urllib.parse import urlsplit
 import urllib3
 
 from blobsync.azcopy.binary import PINNED, Found, check_version, managed_path
-from blobsync.azcopy.errors import AzcopyInstallError
-from blobsync.base.errors import EmulatorError, ProcessError
+from blobsync.base.errors import AzcopyInstallError, EmulatorError, ProcessError
 from blobsync.base.process import ProcessRunner
 from blobsync.base.user_data import data_home, environment
 from blobsync.emulator.nodejs import ensure_node, last_lines

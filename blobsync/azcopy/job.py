@@ -1,7 +1,7 @@
 """One azcopy process from start to reaped: its messages, its stalls, its prompts, and stopping it.
 
 azcopy checks only every two seconds whether it is done, so a caller that knows earlier may say so, and the
-process is ended at once (``Watch.finished``).
+process is ended at once (``AzcopyJob.finished``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from blobsync.azcopy.argv import Command
 from blobsync.azcopy.messages import (
@@ -25,7 +24,6 @@ from blobsync.azcopy.messages import (
     JobProgress,
     JobStarted,
     Prompt,
-    Unrecognized,
     parse_line,
 )
 from blobsync.base.process import ProcessRunner, RunningProcess
@@ -38,22 +36,6 @@ _TICK = 0.1
 _CANCEL_PATIENCE = 3.0
 
 _KEPT_WORDS = 50
-
-
-class Watch(Protocol):
-    """Callbacks while a job runs; called in the thread that runs the job."""
-
-    def started(self, pid: int) -> None:
-        """The process has started."""
-        ...
-
-    def progress(self, progress: JobProgress) -> None:
-        """Called with azcopy's counts, every two seconds (every two minutes from a million files on)."""
-        ...
-
-    def finished(self) -> bool:
-        """Whether everything is known to be done, so that azcopy's end need not be awaited."""
-        ...
 
 
 @dataclass(slots=True)
@@ -82,12 +64,19 @@ class AzcopyJobOutcome:
 
 @dataclass(slots=True)
 class AzcopyJob:
-    """Runs one job; stops azcopy after ``stall_after`` seconds without progress."""
+    """Runs one job; stops azcopy after ``stall_after`` seconds without progress.
+
+    ``started`` gets the process's ID, ``progress`` azcopy's counts every two seconds (every two minutes from a million
+    files on), and ``finished`` says whether everything is known to be done, so that azcopy's end need not be awaited.
+    All are called in the thread that runs the job.
+    """
 
     runner: ProcessRunner
     command: Command
     env: Mapping[str, str]
-    watch: Watch
+    started: Callable[[int], None]
+    progress: Callable[[JobProgress], None]
+    finished: Callable[[], bool]
     stall_after: float
     clock: Callable[[], float] = time.monotonic
     outcome: AzcopyJobOutcome = field(default_factory=AzcopyJobOutcome)
@@ -95,7 +84,7 @@ class AzcopyJob:
     _moved_at: float = 0.0
 
     def run(self) -> AzcopyJobOutcome:
-        """Run the job. ``KeyboardInterrupt`` and errors of the watch stop azcopy first.
+        """Run the job. ``KeyboardInterrupt`` and errors of the callbacks stop azcopy first.
 
         Raises ``ProcessError`` when azcopy cannot be started.
         """
@@ -103,7 +92,7 @@ class AzcopyJob:
         process = self.runner.start(self.command.argv, env=self.env)
         reader = _Reader(process)
         try:
-            self.watch.started(process.pid)
+            self.started(process.pid)
             self._follow(process, reader)
         except BaseException:
             self._cancel(process, reader)
@@ -125,7 +114,7 @@ class AzcopyJob:
                 # azcopy exits by itself now; see its exit code.
                 process.wait(_CANCEL_PATIENCE)
                 return
-            if not self.outcome.status and self.watch.finished():
+            if not self.outcome.status and self.finished():
                 self._cancel(process, reader)
                 return
             if self.clock() - self._moved_at > self.stall_after:
@@ -133,17 +122,17 @@ class AzcopyJob:
                 self._cancel(process, reader)
                 return
 
-    def _take(self, message: AzcopyMessage, process: RunningProcess) -> None:
+    def _take(self, message: AzcopyMessage | None, process: RunningProcess) -> None:
         outcome = self.outcome
         match message:
             case JobStarted():
                 outcome.job_id = message.job_id
             case JobProgress():
                 self._count(message)
-                self.watch.progress(message)
+                self.progress(message)
             case JobEnded():
                 self._count(message.summary)
-                self.watch.progress(message.summary)
+                self.progress(message.summary)
                 outcome.status = message.summary.status
                 outcome.fatal = outcome.fatal or message.summary.error
             case Info():
@@ -153,8 +142,6 @@ class AzcopyJob:
             case Prompt():
                 outcome.words.append(redact(message.text))
                 process.send_line(answer(message))
-            case Unrecognized():
-                outcome.words.append(redact(message.line))
             case _:
                 pass
 

@@ -2,7 +2,7 @@
 
 ``--output-type=json`` prints one object a line: ``TimeStamp, MessageType, MessageContent, PromptDetails``, where
 the content is a text that is often JSON itself, with most of its numbers as strings (azcopy 10.32,
-``cmd/uihooks_models.go`` and ``common/rpc-models.go``). Any other line becomes ``Unrecognized``.
+``cmd/uihooks_models.go`` and ``common/rpc-models.go``). Any other line becomes ``Info``.
 """
 
 from __future__ import annotations
@@ -58,14 +58,6 @@ class JobEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class ScanProgress:
-    """Progress while a job is still listing."""
-
-    files_at_source: int
-    files_at_destination: int
-
-
-@dataclass(frozen=True, slots=True)
 class Prompt:
     """azcopy waits for an answer; ``options`` are (title, what to type)."""
 
@@ -76,7 +68,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """A note or warning for people."""
+    """A note or warning for people, and any other line, unchanged."""
 
     text: str
 
@@ -88,21 +80,14 @@ class FatalError:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unrecognized:
-    """Any other line, unchanged."""
-
-    line: str
+AzcopyMessage = JobStarted | JobProgress | JobEnded | Prompt | Info | FatalError
 
 
-AzcopyMessage = JobStarted | JobProgress | JobEnded | ScanProgress | Prompt | Info | FatalError | Unrecognized
-
-
-def parse_line(line: str) -> AzcopyMessage:
-    """Parse one line; never raises. What cannot be parsed is ``Unrecognized``."""
+def parse_line(line: str) -> AzcopyMessage | None:
+    """Parse one line; never raises. None is for the progress of a job that is still listing."""
     outer = _object(line)
     if outer is None or not isinstance(outer.get("MessageType"), str):
-        return Unrecognized(line)
+        return Info(line)
     kind = outer["MessageType"]
     text = outer.get("MessageContent")
     text = text if isinstance(text, str) else json.dumps(text)
@@ -114,7 +99,7 @@ def parse_line(line: str) -> AzcopyMessage:
         return _prompt(text, outer.get("PromptDetails"))
     content = _object(text)
     if content is None:
-        return Unrecognized(line)
+        return Info(line)
     if kind == "Init" and content.get("JobID"):
         return JobStarted(str(content["JobID"]), str(content.get("LogFileLocation", "")))
     if kind == "EndOfJob" and "JobStatus" in content:
@@ -122,8 +107,8 @@ def parse_line(line: str) -> AzcopyMessage:
     if kind == "Progress" and "JobStatus" in content:
         return _progress(content)
     if kind == "Progress" and "FilesScannedAtSource" in content:
-        return ScanProgress(_int(content, "FilesScannedAtSource"), _int(content, "FilesScannedAtDestination"))
-    return Unrecognized(line)
+        return None
+    return Info(line)
 
 
 def _progress(content: Mapping[str, Any]) -> JobProgress:

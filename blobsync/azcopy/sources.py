@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
 from blobsync.azcopy.reasons import AzcopyTransferError
+from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import BlobsyncError, FailureCode
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
@@ -54,38 +53,33 @@ class SourceHashes:
 
     def __init__(self, source: LocalLocation, actions: Sequence[FileAction]) -> None:
         self._source = source
-        self._waiting = deque(actions)
-        self._stop = threading.Event()
+        self._actions = actions
+        self._halt = StopRequest()
         self.states: dict[str, LocalState] = {}
         self.errors: dict[str, BlobsyncError] = {}
-        self._crew = [threading.Thread(target=self._work, daemon=True) for _ in range(min(_THREADS, len(actions)))]
 
     def start(self) -> None:
         """Start in the background."""
-        for thread in self._crew:
-            thread.start()
+        self._all = Ahead(self._hash_all)
 
     def join(self, stop: StopRequest = NEVER) -> None:
         """Wait for the rest; raises ``KeyboardInterrupt`` when ``stop`` asks for that."""
-        with stop.waking(self.stop):
-            for thread in self._crew:
-                thread.join()
-        stop.check()
+        self._all.result(stop)
 
     def stop(self) -> None:
         """Skip the remaining files."""
-        self._stop.set()
+        self._halt.make()
 
-    def _work(self) -> None:
-        while not self._stop.is_set():
-            try:
-                action = self._waiting.popleft()
-            except IndexError:
+    def _hash_all(self) -> None:
+        for _ in side_by_side(self._note, self._actions, _THREADS):
+            if self._halt.made:
                 return
-            try:
-                self.states[action.path] = self._hash(action)
-            except BlobsyncError as error:
-                self.errors[action.path] = error
+
+    def _note(self, action: FileAction) -> None:
+        try:
+            self.states[action.path] = self._hash(action)
+        except BlobsyncError as error:
+            self.errors[action.path] = error
 
     def _hash(self, action: FileAction) -> LocalState:
         file = SourceFile(self._source.at(action.path), action.source)
@@ -93,7 +87,7 @@ class SourceHashes:
             md5 = hashlib.md5(usedforsecurity=False)
             size = file.state.size
             for offset in range(0, size, _CHUNK):
-                if self._stop.is_set():
+                if self._halt.made:
                     break
                 md5.update(file.read_at(offset, min(_CHUNK, size - offset)))
             file.check_unchanged()

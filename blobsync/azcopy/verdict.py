@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from blobsync.azcopy.reasons import (
     explain,
     reason_in,
 )
+from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import BlobsyncError, CredentialError, FailureCode, StorageError
 from blobsync.base.events import Listener
 from blobsync.base.file_states import FileState, RemoteState
@@ -198,12 +198,8 @@ def damaged_blobs(store: BlobStore, expected: Mapping[str, bytes]) -> dict[str, 
 
     One with another MD5 is a later version of somebody else's: it is left to the fresh look.
     """
-    pool = ThreadPoolExecutor(_THREADS)
-    try:
-        looks = pool.map(lambda item: _look(store, *item), expected.items())
-        return {name: look.there for name, look in zip(expected, looks, strict=True) if look.is_damaged}
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    looks = side_by_side(lambda item: _look(store, *item), expected.items(), _THREADS)
+    return {name: look.there for name, look in zip(expected, looks, strict=True) if look.is_damaged}
 
 
 def send_again(

@@ -565,6 +565,30 @@ class UntrustedDockerError(BlobsyncError):
         self.options = options
 
 
+class AzcopyError(BlobsyncError):
+    """azcopy failed at what it was asked to do."""
+
+    code = FailureCode.AZCOPY_FAILED
+
+
+class AzcopyNotFoundError(AzcopyError):
+    """azcopy is not installed on this machine."""
+
+    code = FailureCode.AZCOPY_NOT_FOUND
+
+
+class AzcopyVersionError(AzcopyError):
+    """azcopy has a version that blobsync does not use."""
+
+    code = FailureCode.AZCOPY_VERSION
+
+
+class AzcopyInstallError(AzcopyError):
+    """azcopy could not be downloaded, or the download is not the expected program."""
+
+    code = FailureCode.AZCOPY_INSTALL
+
+
 class JobError(BlobsyncError):
     code = FailureCode.JOB_FAILED
 

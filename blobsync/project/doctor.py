@@ -14,9 +14,10 @@ from datetime import datetime, timezone
 
 from blobsync.azcopy.binary import Found, find_azcopy
 from blobsync.azcopy.confine import Landlock
-from blobsync.azcopy.errors import AzcopyError, AzcopyNotFoundError
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
 from blobsync.base.errors import (
+    AzcopyError,
+    AzcopyNotFoundError,
     BlobsyncError,
     ContainerNotFoundError,
     CredentialError,

@@ -12,8 +12,8 @@ import pytest
 
 from blobsync.azcopy.binary import Found
 from blobsync.azcopy.confine import Landlock
-from blobsync.azcopy.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError
 from blobsync.base.check_results import CheckResult, CheckStatus
+from blobsync.base.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
 from blobsync.project.doctor import examine, examine_account

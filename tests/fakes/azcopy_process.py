@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from blobsync.azcopy.confine import Landlock
 from blobsync.base.errors import ProcessError
 from blobsync.base.process import Completed, ProcessRunner, RunningProcess
 
@@ -68,8 +69,8 @@ class ScriptedAzcopy(RunningProcess):
 
 
 @dataclass
-class PlayedConfinement:
-    """A ``Confinement`` that does nothing; ``folders`` are those that it was given."""
+class PlayedConfinement(Landlock):
+    """One that does nothing; ``folders`` are those that it was given."""
 
     is_possible: bool = True
     folders: Sequence[Path] = ()

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.binary import Found, find_azcopy, managed_path, problem, remedy
-from blobsync.azcopy.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError
-from blobsync.base.errors import ProcessError
+from blobsync.base.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError, ProcessError
 from blobsync.base.process import Completed
 from tests.fakes.runner import Call, ScriptedRunner
 

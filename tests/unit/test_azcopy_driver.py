@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.driver import AzcopyEngine
-from blobsync.azcopy.errors import AzcopyNotFoundError
-from blobsync.base.errors import ProcessError
+from blobsync.base.errors import AzcopyNotFoundError, ProcessError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.process import RunningProcess

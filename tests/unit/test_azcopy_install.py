@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.binary import managed_path
-from blobsync.azcopy.errors import AzcopyError, AzcopyInstallError
 from blobsync.azcopy.install import Machine, install
+from blobsync.base.errors import AzcopyError, AzcopyInstallError
 from blobsync.base.process import Completed
 from tests.fakes.runner import Call, ScriptedRunner
 

@@ -65,9 +65,16 @@ class Watching:
 
 
 def run(process: ScriptedAzcopy, watch: Watching | None = None, **more: Any) -> AzcopyJobOutcome:
-    runner = AzcopyRunner(process)
+    runner, watch = AzcopyRunner(process), watch or Watching()
     job = AzcopyJob(
-        runner, Command(("/bin/azcopy", "copy"), "azcopy copy"), {"HOME": "/s"}, watch or Watching(), 300.0, **more
+        runner,
+        Command(("/bin/azcopy", "copy"), "azcopy copy"),
+        {"HOME": "/s"},
+        watch.started,
+        watch.progress,
+        watch.finished,
+        300.0,
+        **more,
     )
     outcome = job.run()
     assert runner.argv == ("/bin/azcopy", "copy")
