@@ -14,396 +14,228 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+# isort: skip_file
+# What is imported as itself is exported.
 if TYPE_CHECKING:
-    from blobsync.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds
-    from blobsync.backends.protocol import ClusterSummary, Holder
+    from blobsync.backends.aml.computes import (
+        Compute as Compute,
+        ComputeRequest as ComputeRequest,
+        Computes as Computes,
+        NodeBounds as NodeBounds,
+    )
+    from blobsync.backends.protocol import ClusterSummary as ClusterSummary, Holder as Holder
     from blobsync.base.errors import (
-        AccessDeniedError,
-        AmbiguousJobError,
-        ArchiveError,
-        AzcopyError,
-        AzcopyInstallError,
-        AzcopyNotFoundError,
-        AzcopyVersionError,
-        BackendBusyError,
-        BackendDeniedError,
-        BackendFailingError,
-        BackendUnavailableError,
-        BlobNotFoundError,
-        BlobsyncError,
-        ChecksumError,
-        ConfigError,
-        ConfigNotFoundError,
-        ContainerNotFoundError,
-        CopySourceRefusedError,
-        CredentialError,
-        DiskFullError,
-        DiskTooSmallError,
-        EmulatorError,
-        ExitCode,
-        FailureCode,
-        FileFailure,
-        ForeignProjectError,
-        IgnorePatternError,
-        IncompleteTransferError,
-        JobError,
-        JobNotFoundError,
-        LocalFileError,
-        LoginRequiredError,
-        LostContactError,
-        MappingError,
-        MirrorRefusedError,
-        NothingMatchedError,
-        OpenStateError,
-        OutsideProjectError,
-        PlanError,
-        PlanFileError,
-        PreconditionFailedError,
-        ProcessError,
-        ProcessTimeoutError,
-        Retry,
-        SasExpiredError,
-        SasPermissionError,
-        SecretsFoundError,
-        ShapeConflictError,
-        SourceChangedError,
-        SpreadBusyError,
-        StorageError,
-        StorageUnreachableError,
-        SubmissionError,
-        SubmissionUnknownError,
-        ThrottledError,
-        TooManyTasksError,
-        TransferCancelledError,
-        UnknownClusterError,
-        UnmappedPathError,
-        UnsafeNameError,
-        UnsafeNamesError,
-        UntrustedCodeError,
-        UntrustedDockerError,
-        UntrustedLinkError,
-        UntrustedStateError,
-        UsageError,
+        AccessDeniedError as AccessDeniedError,
+        AmbiguousJobError as AmbiguousJobError,
+        ArchiveError as ArchiveError,
+        AzcopyError as AzcopyError,
+        AzcopyInstallError as AzcopyInstallError,
+        AzcopyNotFoundError as AzcopyNotFoundError,
+        AzcopyVersionError as AzcopyVersionError,
+        BackendBusyError as BackendBusyError,
+        BackendDeniedError as BackendDeniedError,
+        BackendFailingError as BackendFailingError,
+        BackendUnavailableError as BackendUnavailableError,
+        BlobNotFoundError as BlobNotFoundError,
+        BlobsyncError as BlobsyncError,
+        ChecksumError as ChecksumError,
+        ConfigError as ConfigError,
+        ConfigNotFoundError as ConfigNotFoundError,
+        ContainerNotFoundError as ContainerNotFoundError,
+        CopySourceRefusedError as CopySourceRefusedError,
+        CredentialError as CredentialError,
+        DiskFullError as DiskFullError,
+        DiskTooSmallError as DiskTooSmallError,
+        EmulatorError as EmulatorError,
+        ExitCode as ExitCode,
+        FailureCode as FailureCode,
+        FileFailure as FileFailure,
+        ForeignProjectError as ForeignProjectError,
+        IgnorePatternError as IgnorePatternError,
+        IncompleteTransferError as IncompleteTransferError,
+        JobError as JobError,
+        JobNotFoundError as JobNotFoundError,
+        LocalFileError as LocalFileError,
+        LoginRequiredError as LoginRequiredError,
+        LostContactError as LostContactError,
+        MappingError as MappingError,
+        MirrorRefusedError as MirrorRefusedError,
+        NothingMatchedError as NothingMatchedError,
+        OpenStateError as OpenStateError,
+        OutsideProjectError as OutsideProjectError,
+        PlanError as PlanError,
+        PlanFileError as PlanFileError,
+        PreconditionFailedError as PreconditionFailedError,
+        ProcessError as ProcessError,
+        ProcessTimeoutError as ProcessTimeoutError,
+        Retry as Retry,
+        SasExpiredError as SasExpiredError,
+        SasPermissionError as SasPermissionError,
+        SecretsFoundError as SecretsFoundError,
+        ShapeConflictError as ShapeConflictError,
+        SourceChangedError as SourceChangedError,
+        SpreadBusyError as SpreadBusyError,
+        StorageError as StorageError,
+        StorageUnreachableError as StorageUnreachableError,
+        SubmissionError as SubmissionError,
+        SubmissionUnknownError as SubmissionUnknownError,
+        ThrottledError as ThrottledError,
+        TooManyTasksError as TooManyTasksError,
+        TransferCancelledError as TransferCancelledError,
+        UnknownClusterError as UnknownClusterError,
+        UnmappedPathError as UnmappedPathError,
+        UnsafeNameError as UnsafeNameError,
+        UnsafeNamesError as UnsafeNamesError,
+        UntrustedCodeError as UntrustedCodeError,
+        UntrustedDockerError as UntrustedDockerError,
+        UntrustedLinkError as UntrustedLinkError,
+        UntrustedStateError as UntrustedStateError,
+        UsageError as UsageError,
     )
     from blobsync.base.events import (
-        BytesMoved,
-        BytesReused,
-        Connected,
-        Disconnected,
-        Event,
-        Expected,
-        FileDone,
-        FilesCounted,
-        Hashing,
-        Listener,
-        Looked,
-        Moving,
-        Note,
-        Phase,
-        UnderWay,
-        WorkerMoved,
+        BytesMoved as BytesMoved,
+        BytesReused as BytesReused,
+        Connected as Connected,
+        Disconnected as Disconnected,
+        Event as Event,
+        Expected as Expected,
+        FileDone as FileDone,
+        FilesCounted as FilesCounted,
+        Hashing as Hashing,
+        Listener as Listener,
+        Looked as Looked,
+        Moving as Moving,
+        Note as Note,
+        Phase as Phase,
+        UnderWay as UnderWay,
+        WorkerMoved as WorkerMoved,
     )
-    from blobsync.base.file_states import FileState, LocalState, RemoteState
-    from blobsync.base.locations import BlobContainer, BlobLocation
-    from blobsync.base.reasons import Reason
-    from blobsync.code.files import CodeFile
-    from blobsync.code.files import Decision as CodeDecision
-    from blobsync.code.git import GitState
-    from blobsync.code.project_code import Code, CodeOptions, CodeResult, CodeState
-    from blobsync.code.secrets import PossibleSecret
-    from blobsync.code.snapshot import CodeSnapshot, HashedFile
-    from blobsync.config.mapping import PathName, Paths, Resolution
+    from blobsync.base.file_states import FileState as FileState, LocalState as LocalState, RemoteState as RemoteState
+    from blobsync.base.locations import BlobContainer as BlobContainer, BlobLocation as BlobLocation
+    from blobsync.base.reasons import Reason as Reason
+    from blobsync.code.files import CodeFile as CodeFile, Decision
+    from blobsync.code.git import GitState as GitState
+    from blobsync.code.project_code import (
+        Code as Code,
+        CodeOptions as CodeOptions,
+        CodeResult as CodeResult,
+        CodeState as CodeState,
+    )
+    from blobsync.code.secrets import PossibleSecret as PossibleSecret
+    from blobsync.code.snapshot import CodeSnapshot as CodeSnapshot, HashedFile as HashedFile
+    from blobsync.config.mapping import PathName as PathName, Paths as Paths, Resolution as Resolution
     from blobsync.config.model import (
-        BucketAccess,
-        CheckpointRule,
-        Cluster,
-        CodeEntry,
-        Docker,
-        FolderEntry,
-        ListedFile,
-        StorageAccount,
-        WebFiles,
+        BucketAccess as BucketAccess,
+        CheckpointRule as CheckpointRule,
+        Cluster as Cluster,
+        CodeEntry as CodeEntry,
+        Docker as Docker,
+        FolderEntry as FolderEntry,
+        ListedFile as ListedFile,
+        StorageAccount as StorageAccount,
+        WebFiles as WebFiles,
     )
-    from blobsync.jobs.compare import ComparedCode, ComparedFact, ComparedJobs
-    from blobsync.jobs.logs import FetchedLogs
-    from blobsync.jobs.outputs import CopiedOutputs, JobOutputs, OutputFile
-    from blobsync.jobs.parse import Cause, FoundCause
-    from blobsync.jobs.queries import Diagnosis, JobLog, JobName, JobPage, JobReport, LogLine
-    from blobsync.jobs.record import JobFilter, JobRecord
-    from blobsync.jobs.service import Attempt, Cancellation, Command, PlannedJob, Resubmission
-    from blobsync.jobs.states import JobList
-    from blobsync.jobs.submit import Submitted
+    from blobsync.jobs.compare import (
+        ComparedCode as ComparedCode,
+        ComparedFact as ComparedFact,
+        ComparedJobs as ComparedJobs,
+    )
+    from blobsync.jobs.logs import FetchedLogs as FetchedLogs
+    from blobsync.jobs.outputs import CopiedOutputs as CopiedOutputs, JobOutputs as JobOutputs, OutputFile as OutputFile
+    from blobsync.jobs.parse import Cause as Cause, FoundCause as FoundCause
+    from blobsync.jobs.queries import (
+        Diagnosis as Diagnosis,
+        JobLog as JobLog,
+        JobName as JobName,
+        JobPage as JobPage,
+        JobReport as JobReport,
+        LogLine as LogLine,
+    )
+    from blobsync.jobs.record import JobFilter as JobFilter, JobRecord as JobRecord
+    from blobsync.jobs.service import (
+        Attempt as Attempt,
+        Cancellation as Cancellation,
+        Command as Command,
+        PlannedJob as PlannedJob,
+        Resubmission as Resubmission,
+    )
+    from blobsync.jobs.states import JobList as JobList
+    from blobsync.jobs.submit import Submitted as Submitted
     from blobsync.jobspec.spec import (
-        CodeRef,
-        FolderLink,
-        JobOptions,
-        JobRef,
-        JobSpec,
-        LogMirror,
-        NodeArchiveRef,
-        NodeChange,
-        RunInfo,
-        StateChange,
-        TaskArray,
+        CodeRef as CodeRef,
+        FolderLink as FolderLink,
+        JobOptions as JobOptions,
+        JobRef as JobRef,
+        JobSpec as JobSpec,
+        LogMirror as LogMirror,
+        NodeArchiveRef as NodeArchiveRef,
+        NodeChange as NodeChange,
+        RunInfo as RunInfo,
+        State,
+        StateChange as StateChange,
+        TaskArray as TaskArray,
     )
-    from blobsync.jobspec.spec import State as JobState
-    from blobsync.jobspec.submit_options import SubmitKeywords
-    from blobsync.keep.listing import Checkpoint
-    from blobsync.local.set_requests import mark_complete
-    from blobsync.plan.progress import Progress, WorkerProgress
-    from blobsync.plan.saved_plan import SavedPlan
-    from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferKeywords, TransferOptions
+    from blobsync.jobspec.submit_options import SubmitKeywords as SubmitKeywords
+    from blobsync.keep.listing import Checkpoint as Checkpoint
+    from blobsync.local.set_requests import mark_complete as mark_complete
+    from blobsync.plan.progress import Progress as Progress, WorkerProgress as WorkerProgress
+    from blobsync.plan.saved_plan import SavedPlan as SavedPlan
+    from blobsync.plan.transfer_options import (
+        EngineName as EngineName,
+        Keep as Keep,
+        Links as Links,
+        TransferKeywords as TransferKeywords,
+        TransferOptions as TransferOptions,
+    )
     from blobsync.plan.transfer_plan import (
-        Action,
-        Direction,
-        EngineChoice,
-        FileAction,
-        Part,
-        PlanPart,
-        ProcessChoice,
-        Route,
-        Shape,
-        SpreadPlan,
-        TransferPlan,
-        TransferResult,
+        Action as Action,
+        Direction as Direction,
+        EngineChoice as EngineChoice,
+        FileAction as FileAction,
+        Part as Part,
+        PlanPart as PlanPart,
+        ProcessChoice as ProcessChoice,
+        Route as Route,
+        Shape as Shape,
+        SpreadPlan as SpreadPlan,
+        TransferPlan as TransferPlan,
+        TransferResult as TransferResult,
     )
-    from blobsync.project.api import Project
-    from blobsync.project.browse import Beginning, ListingEntry, PathStatus, Usage
-    from blobsync.project.content import FileDifference
-    from blobsync.project.folders import FolderName, FolderStatus
-    from blobsync.project.job_writes import WritingJob
-    from blobsync.project.jobs import Jobs
-    from blobsync.project.keep import Keeping, KeepResult, KeptRound
-    from blobsync.project.keeper_records import KeeperState
-    from blobsync.project.logbook import RunningTransfer, TransferEntry
-    from blobsync.project.open_jobs import open_jobs
-    from blobsync.project.progress_listeners import OnProgress
-    from blobsync.project.removal import Deletion, Removal
-    from blobsync.project.sharing import Link
-    from blobsync.project.status import EntryStatus, FileTally, ProjectStatus
-    from blobsync.project.transfer import Transfer
-    from blobsync.project.verify import ComparedFile, VerifyReport
-    from blobsync.store.protocol import BlobInfo, Checksum
-    from blobsync.tunnels.job_tunnel import JobTunnel
-    from blobsync.tunnels.named import NamedTunnel, Tunnels, TunnelState
-    from blobsync.tunnels.node_apps import TunnelRequest
+    from blobsync.project.api import Project as Project
+    from blobsync.project.browse import (
+        Beginning as Beginning,
+        ListingEntry as ListingEntry,
+        PathStatus as PathStatus,
+        Usage as Usage,
+    )
+    from blobsync.project.content import FileDifference as FileDifference
+    from blobsync.project.folders import FolderName as FolderName, FolderStatus as FolderStatus
+    from blobsync.project.job_writes import WritingJob as WritingJob
+    from blobsync.project.jobs import Jobs as Jobs
+    from blobsync.project.keep import Keeping as Keeping, KeepResult as KeepResult, KeptRound as KeptRound
+    from blobsync.project.keeper_records import KeeperState as KeeperState
+    from blobsync.project.logbook import RunningTransfer as RunningTransfer, TransferEntry as TransferEntry
+    from blobsync.project.open_jobs import open_jobs as open_jobs
+    from blobsync.project.progress_listeners import OnProgress as OnProgress
+    from blobsync.project.removal import Deletion as Deletion, Removal as Removal
+    from blobsync.project.sharing import Link as Link
+    from blobsync.project.status import (
+        EntryStatus as EntryStatus,
+        FileTally as FileTally,
+        ProjectStatus as ProjectStatus,
+    )
+    from blobsync.project.transfer import Transfer as Transfer
+    from blobsync.project.verify import ComparedFile as ComparedFile, VerifyReport as VerifyReport
+    from blobsync.store.protocol import BlobInfo as BlobInfo, Checksum as Checksum
+    from blobsync.tunnels.job_tunnel import JobTunnel as JobTunnel
+    from blobsync.tunnels.named import NamedTunnel as NamedTunnel, Tunnels as Tunnels, TunnelState as TunnelState
+    from blobsync.tunnels.node_apps import TunnelRequest as TunnelRequest
+
+    CodeDecision, JobState = Decision, State
 
 __version__: str
 
-__all__ = [
-    "AccessDeniedError",
-    "Action",
-    "AmbiguousJobError",
-    "ArchiveError",
-    "Attempt",
-    "AzcopyError",
-    "AzcopyInstallError",
-    "AzcopyNotFoundError",
-    "AzcopyVersionError",
-    "BackendBusyError",
-    "BackendDeniedError",
-    "BackendFailingError",
-    "BackendUnavailableError",
-    "Beginning",
-    "BlobContainer",
-    "BlobInfo",
-    "BlobLocation",
-    "BlobNotFoundError",
-    "BlobsyncError",
-    "BucketAccess",
-    "BytesMoved",
-    "BytesReused",
-    "Cancellation",
-    "Cause",
-    "Checkpoint",
-    "CheckpointRule",
-    "Checksum",
-    "ChecksumError",
-    "Cluster",
-    "ClusterSummary",
-    "Code",
-    "CodeDecision",
-    "CodeEntry",
-    "CodeFile",
-    "CodeOptions",
-    "CodeRef",
-    "CodeResult",
-    "CodeSnapshot",
-    "CodeState",
-    "Command",
-    "ComparedCode",
-    "ComparedFact",
-    "ComparedFile",
-    "ComparedJobs",
-    "Compute",
-    "ComputeRequest",
-    "Computes",
-    "ConfigError",
-    "ConfigNotFoundError",
-    "Connected",
-    "ContainerNotFoundError",
-    "CopiedOutputs",
-    "CopySourceRefusedError",
-    "CredentialError",
-    "Deletion",
-    "Diagnosis",
-    "Direction",
-    "Disconnected",
-    "DiskFullError",
-    "DiskTooSmallError",
-    "Docker",
-    "EmulatorError",
-    "EngineChoice",
-    "EngineName",
-    "EntryStatus",
-    "Event",
-    "ExitCode",
-    "Expected",
-    "FailureCode",
-    "FetchedLogs",
-    "FileAction",
-    "FileDifference",
-    "FileDone",
-    "FileFailure",
-    "FileState",
-    "FileTally",
-    "FilesCounted",
-    "FolderEntry",
-    "FolderLink",
-    "FolderName",
-    "FolderStatus",
-    "ForeignProjectError",
-    "FoundCause",
-    "GitState",
-    "HashedFile",
-    "Hashing",
-    "Holder",
-    "IgnorePatternError",
-    "IncompleteTransferError",
-    "JobError",
-    "JobFilter",
-    "JobList",
-    "JobLog",
-    "JobName",
-    "JobNotFoundError",
-    "JobOptions",
-    "JobOutputs",
-    "JobPage",
-    "JobRecord",
-    "JobRef",
-    "JobReport",
-    "JobSpec",
-    "JobState",
-    "JobTunnel",
-    "Jobs",
-    "Keep",
-    "KeepResult",
-    "KeeperState",
-    "Keeping",
-    "KeptRound",
-    "Link",
-    "Links",
-    "ListedFile",
-    "Listener",
-    "ListingEntry",
-    "LocalFileError",
-    "LocalState",
-    "LogLine",
-    "LogMirror",
-    "LoginRequiredError",
-    "Looked",
-    "LostContactError",
-    "MappingError",
-    "MirrorRefusedError",
-    "Moving",
-    "NamedTunnel",
-    "NodeArchiveRef",
-    "NodeBounds",
-    "NodeChange",
-    "Note",
-    "NothingMatchedError",
-    "OnProgress",
-    "OpenStateError",
-    "OutputFile",
-    "OutsideProjectError",
-    "Part",
-    "PathName",
-    "PathStatus",
-    "Paths",
-    "Phase",
-    "PlanError",
-    "PlanFileError",
-    "PlanPart",
-    "PlannedJob",
-    "PossibleSecret",
-    "PreconditionFailedError",
-    "ProcessChoice",
-    "ProcessError",
-    "ProcessTimeoutError",
-    "Progress",
-    "Project",
-    "ProjectStatus",
-    "Reason",
-    "RemoteState",
-    "Removal",
-    "Resolution",
-    "Resubmission",
-    "Retry",
-    "Route",
-    "RunInfo",
-    "RunningTransfer",
-    "SasExpiredError",
-    "SasPermissionError",
-    "SavedPlan",
-    "SecretsFoundError",
-    "Shape",
-    "ShapeConflictError",
-    "SourceChangedError",
-    "SpreadBusyError",
-    "SpreadPlan",
-    "StateChange",
-    "StorageAccount",
-    "StorageError",
-    "StorageUnreachableError",
-    "SubmissionError",
-    "SubmissionUnknownError",
-    "SubmitKeywords",
-    "Submitted",
-    "TaskArray",
-    "ThrottledError",
-    "TooManyTasksError",
-    "Transfer",
-    "TransferCancelledError",
-    "TransferEntry",
-    "TransferKeywords",
-    "TransferOptions",
-    "TransferPlan",
-    "TransferResult",
-    "TunnelRequest",
-    "TunnelState",
-    "Tunnels",
-    "UnderWay",
-    "UnknownClusterError",
-    "UnmappedPathError",
-    "UnsafeNameError",
-    "UnsafeNamesError",
-    "UntrustedCodeError",
-    "UntrustedDockerError",
-    "UntrustedLinkError",
-    "UntrustedStateError",
-    "Usage",
-    "UsageError",
-    "VerifyReport",
-    "WebFiles",
-    "WorkerMoved",
-    "WorkerProgress",
-    "WritingJob",
-    "__version__",
-    "mark_complete",
-    "open_jobs",
-]
-
-# Where each name is at home, for those that ask for it; errors have a room of their own.
+# Where each name is at home, for those that ask for it; all errors are in one module.
 _ERRORS = "blobsync.base.errors"
 _HOMES = {
     "blobsync.base.events": (
@@ -510,13 +342,16 @@ _NAMES_AT_HOME = {"CodeDecision": "Decision", "JobState": "State"}
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name == "__all__":
+        return __dir__()
+    home = next((home for home, names in _HOMES.items() if name in names), _ERRORS if name.endswith("Error") else "")
+    value: object = getattr(import_module(home), _NAMES_AT_HOME.get(name, name), None) if home else None
+    if value is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = next((home for home, names in _HOMES.items() if name in names), _ERRORS)
-    value: object = getattr(import_module(home), _NAMES_AT_HOME.get(name, name))
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    errors = (name for name in vars(import_module(_ERRORS)) if name.endswith("Error"))
+    return sorted({*errors, *(name for names in _HOMES.values() for name in names)})
