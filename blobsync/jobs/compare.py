@@ -1,6 +1,7 @@
 """Two jobs side by side: what was different. Pure; the lists of files are handed in.
 
-Secrets are blank on both sides: a record has only their names.
+Of variables only the names are shown, and which differ: their values are nobody else's business. Secrets are blank on
+both sides, since a record has only their names.
 """
 
 from __future__ import annotations
@@ -10,10 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from blobsync.ancestors.batchai_record import RECORDED
 from blobsync.base.redaction import HIDDEN, is_secret_name, redact
 from blobsync.jobs.home import is_secret
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.spec import CodeRef, JobSpec
+
+# Options of a job, and keys of a cluster file, in which values of variables are.
+_WITH_VARIABLES = frozenset({RECORDED, "variables"})
+_KEYS_WITH_VARIABLES = frozenset({"env", *(f"batchai.{name}" for name in _WITH_VARIABLES)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ def compare_records(left: JobRecord, right: JobRecord, files: ComparedCode) -> C
     groups = {
         "Job": _compared(_facts(left), _facts(right)),
         "Code": _compared(_code(left.spec.code), _code(right.spec.code)),
-        "Environment": _compared(_variables(left.spec), _variables(right.spec)),
+        "Environment": _compared(_variables(left.spec, right.spec), _variables(right.spec, left.spec)),
         "Folders": _compared(_folders(left.spec), _folders(right.spec)),
         "Cluster file": _compared(_configuration(left), _configuration(right)),
     }
@@ -102,7 +108,7 @@ def _facts(record: JobRecord) -> dict[str, str]:
         "time limit": f"{spec.timeout_s} s" if spec.timeout_s else "",
         "retries": str(spec.retries or ""),
         "setup": "\n".join(spec.setup),
-        **{f"option {name}": str(value) for name, value in spec.options.items()},
+        **{f"option {name}": str(value) for name, value in spec.options.items() if name not in _WITH_VARIABLES},
     }
 
 
@@ -113,11 +119,17 @@ def _code(code: CodeRef | None) -> dict[str, str]:
     return {"digest": code.digest or code.blob, "commit": code.git_commit + changes, "archive": code.container}
 
 
-def _variables(spec: JobSpec) -> dict[str, str]:
-    shown = {
-        name: HIDDEN if is_secret_name(name) or is_secret("", value) else value for name, value in spec.env.items()
-    }
+def _variables(spec: JobSpec, other: JobSpec) -> dict[str, str]:
+    shown = {name: _set_text(name, spec, other) for name in spec.env}
     return {**shown, **dict.fromkeys(spec.secret_env, HIDDEN)}
+
+
+def _set_text(name: str, spec: JobSpec, other: JobSpec) -> str:
+    if is_secret_name(name) or is_secret("", spec.env[name]):
+        return HIDDEN
+    # One of the two sides says it.
+    is_another = name in other.env and other.env[name] != spec.env[name] and spec.run_id > other.run_id
+    return "set, to another value" if is_another else "set"
 
 
 def _folders(spec: JobSpec) -> dict[str, str]:
@@ -136,6 +148,8 @@ def _leaves(values: Mapping[str, Any], around: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for key, value in values.items():
         name = f"{around}{key}"
+        if name in _KEYS_WITH_VARIABLES:
+            continue
         if isinstance(value, Mapping):
             found += _leaves(value, f"{name}.")
         else:

@@ -32,7 +32,7 @@ from blobsync.jobspec.lineage_keys import with_lineage_keys
 from blobsync.jobspec.node_archive import node_archive, publish
 from blobsync.jobspec.node_sas import grant, known_accounts
 from blobsync.jobspec.spec import CodeRef, JobRef, JobSpec, own_inputs, owner_name
-from blobsync.jobspec.topology import job_size_text
+from blobsync.jobspec.topology import asks_for_gpus, job_size_text
 from blobsync.jobspec.transfer_key import with_run_key
 from blobsync.store.sas import sas_minter
 
@@ -80,8 +80,9 @@ def asked_text(cluster: Cluster, spec: JobSpec) -> str:
         return f"{size}: this machine has none, so it runs on the CPU"
     if spec.gpus_per_node:
         return size
-    gres = (spec.options.get("gres") or cluster.text("slurm.gres")) if spec.platform == "slurm" else None
-    if gres:
+    gres = str(spec.options.get("gres") or cluster.text("slurm.gres") or "") if spec.platform == "slurm" else ""
+    # Without a number of GPUs, what names that number is not asked for.
+    if asks_for_gpus(gres) and "{gpus}" not in gres:
         return f"{size} but those of gres {gres}"
     is_said = cluster.gpu_per_node is not None or cluster.num_gpu is not None
     return size if is_said else f"{size} (-n or gpu_per_node asks for some)"

@@ -19,7 +19,7 @@ from blobsync.jobspec.elastic import Bounds, GivenBounds, find_bounds
 from blobsync.jobspec.hold import WAITING, duration_seconds, hold_seconds
 from blobsync.jobspec.spec import OWN_OUTPUT, SERVICES, CodeRef, FolderLink, JobOptions, JobRef, JobSpec, LogMirror
 from blobsync.jobspec.submit_options import ORDERING, SLURM_OPTIONS, SubmitKeywords
-from blobsync.jobspec.topology import JobShape, Size, find_shape
+from blobsync.jobspec.topology import JobShape, Size, asks_for_gpus, find_shape
 
 # An image's address or file for docker and Apptainer; other first characters could make it an option.
 _IMAGE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_.:/@+-]*")
@@ -205,7 +205,7 @@ def _gpus_asked(cluster: Cluster, request: SubmitRequest) -> int | None:
 def _demand_no_gres(cluster: Cluster, request: SubmitRequest) -> None:
     """``-n 0`` and a fixed ``gres`` contradict each other."""
     gres = str(request.options.get("gres") or cluster.text("slurm.gres") or "")
-    if _gpus_asked(cluster, request) == 0 and not request.here and "gpu" in gres and "{gpus}" not in gres:
+    if _gpus_asked(cluster, request) == 0 and not request.here and asks_for_gpus(gres) and "{gpus}" not in gres:
         raise UsageError(
             f"-n 0 requests no GPU, but gres {gres} does", hint="write gres: gpu:{gpus} in the cluster file"
         )

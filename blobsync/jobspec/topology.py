@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from blobsync.base.errors import UsageError
@@ -85,6 +86,16 @@ def find_shape(size: Size) -> JobShape:
     processes = (size.processes_per_node or each) if each and size.multi_process else 1
     gpus = each if known and per_node != 0 else 0
     return JobShape(nodes, 1, gpus, processes) if size.bounds and not size.here else JobShape(nodes, processes, gpus)
+
+
+# What Slurm itself calls a GPU, or a share of one (https://slurm.schedmd.com/gres.html).
+_GPU_KINDS = frozenset({"gpu", "mps", "shard"})
+
+
+def asks_for_gpus(gres: str) -> bool:
+    """Whether a ``gres`` of Slurm names GPUs, or whatever the cluster calls them, by their number ``{gpus}``."""
+    kinds = (re.sub(r"^gres[:/]", "", part.strip()).partition(":")[0] for part in gres.split(","))
+    return "{gpus}" in gres or not _GPU_KINDS.isdisjoint(kinds)
 
 
 def job_size_text(spec: JobSpec) -> str:

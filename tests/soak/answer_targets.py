@@ -55,7 +55,7 @@ def _slurm(data: bytes) -> None:
         slurm.as_run_info("me_1", job)
     lines = said.splitlines()
     slurm.read_summary(lines, lines)
-    slurm.read_holders(lines)
+    slurm.read_holders(slurm.read_tasks("\n".join(lines)).values())
     slurm.submitted_id(said)
     slurm.complaint(said)
 

@@ -230,17 +230,20 @@ def test_a_jobs_state_over_time_is_what_its_cluster_told() -> None:
 
 def test_two_jobs_are_compared_without_their_secrets() -> None:
     code = CodeRef("https://a/c", "code.zip.d/aa.zip", "aa" * 32, git_commit="c1")
-    left = make_spec("python", "train.py", env={"A": "1", "PIN_TOKEN": "left"}, secret_env=("KEY",), code=code)
+    env = {"A": "1", "C": "both", "PIN_TOKEN": "left"}
+    options = {"job_file": '{"env": {"A": "1"}}'}
+    left = make_spec("python", "train.py", env=env, secret_env=("KEY",), code=code, options=options)
     right = make_spec(
         *("python", "train.py", "--lr=2"),
         run_id="me_2_0badcafe",
-        env={"A": "2", "B": "new", "PIN_TOKEN": "right"},
+        env={"A": "2", "B": "new", "C": "both", "PIN_TOKEN": "right"},
         secret_env=("KEY",),
         code=replace(code, digest="bb" * 32),
         folders=(FolderLink("data", "https://a/c", "d", "mount"),),
     )
     homes = [
-        Home("local", {}, "f", {}, {"retries": n, "docker": {"image": "i", "password": "hunter22"}}) for n in (1, 2)
+        Home("local", {}, "f", {}, {"retries": n, "env": {"A": n}, "docker": {"image": "i", "password": "hunter22"}})
+        for n in (1, 2)
     ]
     one, other = [
         JobRecord(spec, JobRef(spec.run_id, "n"), "local", RunInfo(spec.run_id, State.FAILED, 1), 1.0, home=home)
@@ -252,14 +255,15 @@ def test_two_jobs_are_compared_without_their_secrets() -> None:
     assert differ == {
         ("Job", "command"): ("python train.py", "python train.py --lr=2"),
         ("Code", "digest"): ("aa" * 32, "bb" * 32),
-        ("Environment", "A"): ("1", "2"),
-        ("Environment", "B"): ("", "new"),
+        ("Environment", "A"): ("set", "set, to another value"),
+        ("Environment", "B"): ("", "set"),
         ("Folders", "data"): ("", "mount https://a/c/d"),
         ("Cluster file", "retries"): ("1", "2"),
     }
     assert found.files == ComparedCode(added=("d",), removed=("a",), changed=("b",))
     texts = [text for _, fact in facts for text in (fact.left, fact.right)]
-    assert not [text for text in texts if "hunter22" in text or text in ("left", "right")]
+    assert not [text for text in texts if "hunter22" in text or text in ("left", "right", "new", "both")]
+    assert [(fact.left, fact.right) for name, fact in facts if fact.name == "C"] == [("set", "set")]
 
 
 def test_the_code_of_two_jobs_is_compared_file_by_file_where_it_is_kept(tmp_path: Path) -> None:

@@ -211,6 +211,8 @@ def test_a_container_that_does_not_answer_is_in_no_ones_way(tmp_path: Path) -> N
         ("slurm", {"gpu_per_node": 4}, 8, "eu (slurm): 2 nodes, 8 processes, 8 GPUs"),
         ("slurm", {"values": {"slurm": {"gres": "gpu:2"}}}, None,
          "eu (slurm): 1 node, 1 process, no GPU but those of gres gpu:2"),
+        ("slurm", {"values": {"slurm": {"gres": "craynetwork:1,volta:{gpus}"}}}, None,
+         "eu (slurm): 1 node, 1 process, no GPU (-n or gpu_per_node asks for some)"),
         ("kubernetes", {"values": {"slurm": {"gres": "gpu:2"}}}, 0,
          "eu (kubernetes): 1 node, 1 process, no GPU (-n or gpu_per_node asks for some)"),
         ("kubernetes", {"num_gpu": 0}, None, "eu (kubernetes): 1 node, 1 process, no GPU"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -245,6 +246,22 @@ def test_the_script_of_one_process_without_gpu_under_mpirun() -> None:
     assert 'exec "${PLACE[@]}" --log &' in script
 
 
+@pytest.mark.parametrize(
+    ("gres", "asked"),
+    [
+        ("", ["gpus-per-node=4"]),
+        ("craynetwork:1", ["gpus-per-node=4", "gres=craynetwork:1"]),
+        ("gpu:a100:4", ["gres=gpu:a100:4"]),
+        ("craynetwork:1,gpu:4", ["gres=craynetwork:1,gpu:4"]),
+        ("gres/shard:8", ["gres=gres/shard:8"]),
+        ("volta:{gpus}", ["gres=volta:4"]),
+    ],
+)
+def test_gpus_are_asked_for_unless_the_gres_names_some(gres: str, asked: list[str]) -> None:
+    script = build_script(make_spec("true", gpus_per_node=4), {"gres": gres})
+    assert re.findall(r"#SBATCH --(g\S+)", script) == asked
+
+
 def test_the_script_of_an_elastic_job_outlives_the_nodes_that_it_loses() -> None:
     script = build_script(make_spec("torchrun", nodes=1, min_nodes=1, max_nodes=2), {})
     assert "#SBATCH --nodes=1-2\n#SBATCH --no-kill\n" in script
@@ -454,9 +471,10 @@ def test_the_summary_counts_each_node_once() -> None:
 def test_nodes_and_gpus_held_by_each_user() -> None:
     lines = [
         squeue_line(NumNodes="2", **{"tres-per-node": "gres:gpu:4"}),
-        squeue_line(State="COMPLETED"),
+        squeue_line(JobArrayID="18", State="COMPLETED"),
     ]
-    assert [(one.user, one.gpus, one.nodes) for one in slurm_replies.read_holders(lines)] == [("me", 8, 2)]
+    holders = slurm_replies.read_holders(slurm_replies.read_tasks("\n".join(lines)).values())
+    assert [(one.user, one.gpus, one.nodes) for one in holders] == [("me", 8, 2)]
 
 
 def test_complaints_are_the_sentence_alone() -> None:
@@ -553,6 +571,18 @@ def test_a_job_whose_comment_must_not_be_changed_runs_once_its_program_does() ->
     assert [info.state for info in infos] == [State.RUNNING, State.PREPARING, State.PREPARING]
     # What Slurm itself still prepares has not begun, whatever an earlier run left.
     assert json.loads(process.inputs[-1] or "") == {"verb": "begun", "folders": ["/a", "/b"]}
+    # In lists too, by what squeue says alone.
+    names = {"17": "me_1_0badcafe", "18_3": "me_2_0badcafe", "19": "../../etc"}
+    lines = [squeue_line(JobArrayID=number, Name=name, **preparing) for number, name in names.items()]
+    squeue = Completed(0, "\n".join(lines), "")
+    begun = ["~/.blobsync/jobs/me_1_0badcafe", "~/.blobsync/jobs/me_2_0badcafe"]
+    process = ScriptedProcess({"squeue": squeue, sys.executable: answer_of([True, False, False])})
+    backend = make_backend(process, job_root="~/.blobsync/jobs")
+    told = [State.RUNNING, State.PREPARING, State.PREPARING]
+    assert [holder.state for holder in backend.blame()] == told
+    assert json.loads(process.inputs[-1] or "") == {"verb": "begun", "folders": [begun[0], f"{begun[1]}/task_3", ""]}
+    assert [info.state for info in backend.list()] == told[::-1]
+    assert json.loads(process.inputs[-1] or "") == {"verb": "begun", "folders": [*begun, ""]}
 
 
 def test_forgotten_jobs_are_looked_for_in_the_accounting_and_then_in_their_own_file() -> None:
@@ -728,4 +758,4 @@ def test_invalid_numbers_do_not_stop_a_query(odd: str) -> None:
     line = squeue_line(
         RestartCnt=odd[:12], exit_code=odd[:12], NumNodes=odd[:12], **{"tres-per-node": f"gpu:{odd[:30]}"}
     )
-    assert slurm_replies.read_squeue(line) and slurm_replies.read_holders([line])
+    assert slurm_replies.read_squeue(line) and slurm_replies.read_tasks(line)

@@ -11,7 +11,7 @@ import posixpath
 import re
 import shlex
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -44,7 +44,7 @@ from blobsync.base.errors import (
 from blobsync.jobspec.containers import image_text
 from blobsync.jobspec.hold import HOLDER, entering
 from blobsync.jobspec.node_archive import travelling_sources
-from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State, run_name
+from blobsync.jobspec.spec import RUN_ID, JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State, run_name
 from blobsync.local.names import local_problem
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
@@ -160,7 +160,8 @@ class SlurmBackend:
         missing = [number for number in ids if number not in found]
         if missing:
             found = {**_of_these(ids, self._accounting("-j", ",".join(missing))), **found}
-        found = {**found, **self._begun(refs, found)}
+        by_number = {ref.native_id: ref for ref in refs}
+        found = self._as_seen(found, lambda number: _place(by_number[number]))
         lost = [ref for ref in refs if ref.native_id not in found]
         over = [_place(ref) for ref in refs if ref.native_id in found and found[ref.native_id].state.is_final]
         codes: dict[str, tuple[int, float] | None] = {}
@@ -174,18 +175,29 @@ class SlurmBackend:
             for ref in refs
         )
 
-    def _begun(
-        self, refs: Sequence[JobRef], found: Mapping[str, slurm_replies.SlurmJob]
-    ) -> Mapping[str, slurm_replies.SlurmJob]:
-        """The jobs whose comment says that they prepare, though their command runs: where jobs may not change it."""
-        numbers = {number for number, job in found.items() if job.word == slurm_replies.PREPARING_WORD}
-        marked = [ref for ref in refs if ref.native_id in numbers]
-        answers = self._login.begun([_place(ref) for ref in marked]) if marked else []
-        running = [ref.native_id for ref, has_begun in zip(marked, answers, strict=True) if has_begun]
-        return {number: replace(found[number], word="RUNNING") for number in running}
+    def _as_seen(
+        self, found: Mapping[str, slurm_replies.SlurmJob], place_of: Callable[[str], str]
+    ) -> dict[str, slurm_replies.SlurmJob]:
+        """The jobs, of which those run whose comment says that they prepare, though their command was started: where
+        jobs may not change it. ``place_of`` gives a job's folder; of another user's it is not there."""
+        marked = [number for number, job in found.items() if job.word == slurm_replies.PREPARING_WORD]
+        answers = self._login.begun([place_of(number) for number in marked]) if marked else []
+        running = [number for number, has_begun in zip(marked, answers, strict=True) if has_begun]
+        return {**found, **{number: replace(found[number], word="RUNNING") for number in running}}
+
+    def _listed(self, found: Mapping[str, slurm_replies.SlurmJob]) -> dict[str, slurm_replies.SlurmJob]:
+        """The same for jobs that nothing is known of but what squeue says."""
+
+        def place_of(number: str) -> str:
+            name = found[number].name
+            task = number.partition("_")[2]
+            inner = f"/task_{task}" if task.isdigit() else ""
+            return f"{self._job_root}/{run_name(name)}{inner}" if RUN_ID.fullmatch(name) else ""
+
+        return self._as_seen(found, place_of)
 
     def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
-        mine = slurm_replies.read_squeue(self._squeue("--me"))
+        mine = self._listed(slurm_replies.read_squeue(self._squeue("--me")))
         ours = [
             job
             for job in mine.values()
@@ -248,7 +260,7 @@ class SlurmBackend:
         return slurm_replies.read_summary(nodes, self._squeue().splitlines())
 
     def blame(self) -> Sequence[Holder]:
-        return slurm_replies.read_holders(self._squeue().splitlines())
+        return slurm_replies.read_holders(self._listed(slurm_replies.read_tasks(self._squeue())).values())
 
     def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
         place = _place(ref)

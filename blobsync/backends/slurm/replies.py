@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -216,9 +216,14 @@ def read_summary(sinfo_lines: Sequence[str], squeue_lines: Sequence[str]) -> Clu
     )
 
 
-def read_holders(squeue_lines: Sequence[str]) -> tuple[Holder, ...]:
+def read_tasks(text: str) -> dict[str, SlurmJob]:
+    """Jobs by id, and each task of an array by its own."""
+    jobs = [_squeue_line(line) for line in text.splitlines() if line.strip()]
+    return {job.job_id: job for job in jobs}
+
+
+def read_holders(jobs: Iterable[SlurmJob]) -> tuple[Holder, ...]:
     """The running and waiting jobs."""
-    jobs = [_squeue_line(line) for line in squeue_lines if line.strip()]
     return tuple(
         Holder(job.user, job.job_id, job.name, job.state, job.gpus * job.node_count, job.node_count)
         for job in jobs

@@ -10,6 +10,7 @@ from typing import Any
 from blobsync.backends.slurm.replies import MARK, PREPARING_MARK
 from blobsync.base.errors import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT, ConfigError
 from blobsync.jobspec.spec import FIRST_MASTER_PORT, JOB_CODE, MASTER_PORTS, JobSpec, TaskArray, run_name
+from blobsync.jobspec.topology import asks_for_gpus
 
 # The variables of the submitting shell that a job gets: only search paths. The job's own are in its specification,
 # because a comma in a value breaks --export.
@@ -235,7 +236,7 @@ def _directives(spec: JobSpec, options: Mapping[str, Any]) -> list[str]:
         "output=system_logs/batch.txt",
         f"export={','.join(export)}",
     ]
-    if spec.gpus_per_node and not options.get("gres"):
+    if spec.gpus_per_node and not asks_for_gpus(str(options.get("gres") or "")):
         lines.append(f"gpus-per-node={spec.gpus_per_node}")
     if options.get("time") or spec.timeout_s:
         lines.append(f"time={_quoted('time', options.get('time') or -(-int(spec.timeout_s or 0) // 60))}")

@@ -100,9 +100,12 @@ def codes(request: dict[str, Any]) -> Any:
 
 
 def begun(request: dict[str, Any]) -> Any:
-    """Whether a process of each job, or of a task of it, said that it is up; the batch script forgets earlier runs."""
-    places = [glob.escape(folder) for folder in request["folders"]]
-    return [bool(glob.glob(f"{place}/up/*") or glob.glob(f"{place}/task_*/up/*")) for place in places]
+    """Whether a process of each job, or of a task of it, said that it is up; the batch script forgets earlier runs.
+
+    An empty folder is no job's.
+    """
+    places = [glob.escape(_absolute(folder)) if folder else "" for folder in request["folders"]]
+    return [bool(place and (glob.glob(f"{place}/up/*") or glob.glob(f"{place}/task_*/up/*"))) for place in places]
 
 
 def _is_silent(folder: str) -> bool:
