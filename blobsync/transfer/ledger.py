@@ -346,17 +346,21 @@ class CollectedReceipts:
         self._gone.add(deletions.gone)
         self._unsure.add(deletions.unsure)
 
-    def write(self, folder: Path, result: TransferResult, *, interrupted: bool = False) -> Path:
+    def write(
+        self, folder: Path, result: TransferResult, *, interrupted: bool = False, wait: WaitForDisk = wait_for_disk
+    ) -> Path:
         """Write the receipt of ``result`` into ``folder``, and remove all but the newest 1,000 receipts.
 
-        Streamed: a million files need no second copy in memory. Raises ``OSError``.
+        Streamed: a million files need no second copy in memory. One that names deletions is on the disk then. Raises
+        ``OSError``.
         """
         lists = {
             "files": iter(self._files),
             "deleted_files": iter(self._gone),
             "deletions_not_known": iter(self._unsure),
         }
-        return _write(folder, {**_head(result), "interrupted": interrupted}, lists)
+        head = {**_head(result), "interrupted": interrupted}
+        return _write(folder, head, lists, wait if len(self._gone) or len(self._unsure) else None)
 
 
 class _Entries(Generic[_T]):
@@ -388,8 +392,10 @@ def write_removal(
     failures: Sequence[FileFailure],
     *,
     interrupted: bool = False,
+    wait: WaitForDisk = wait_for_disk,
 ) -> Path:
-    """Write the receipt of an ``rm``; ``places`` are the URLs it was given. Raises ``OSError``."""
+    """Write the receipt of an ``rm``, which is on the disk then; ``places`` are the URLs it was given. Raises
+    ``OSError``."""
     head: dict[str, object] = {
         **_stamp(),
         "route": "rm",
@@ -405,10 +411,15 @@ def write_removal(
         return (_deleted(shown, blob) for shown, blob in found)
 
     lists = {"deleted_files": entries(deletions.gone), "deletions_not_known": entries(deletions.unsure)}
-    return _write(folder, head, lists)
+    return _write(folder, head, lists, wait)
 
 
-def _write(folder: Path, head: Mapping[str, object], lists: Mapping[str, Iterator[dict[str, object]]]) -> Path:
+def _write(
+    folder: Path,
+    head: Mapping[str, object],
+    lists: Mapping[str, Iterator[dict[str, object]]],
+    wait: WaitForDisk | None,
+) -> Path:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     file = folder / f"{stamp}-{os.urandom(4).hex()}.json"
     part = file.with_suffix(".part")
@@ -421,6 +432,9 @@ def _write(folder: Path, head: Mapping[str, object], lists: Mapping[str, Iterato
             out.write("\n ]")
         out.write("\n}\n")
     os.replace(part, file)
+    # Nothing else knows what was deleted.
+    if wait and (error := wait([str(file), str(folder)]).get(str(file))):
+        raise error
     ours = sorted(path for path in folder.glob("*.json") if _OUR_NAME.fullmatch(path.name))
     for old in ours[:-_KEEP]:
         old.unlink(missing_ok=True)

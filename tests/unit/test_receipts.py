@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import calendar
+import errno
 import hashlib
 import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PosixPath
 from typing import Any
@@ -76,7 +77,7 @@ def ended(plan: TransferPlan, **values: Any) -> TransferResult:
     return TransferResult(plan, **{**numbers, **values})
 
 
-def write(folder: Path, result: TransferResult, ledger: Ledger, gone: Any = NOTHING, **how: bool) -> Path:
+def write(folder: Path, result: TransferResult, ledger: Ledger, gone: Any = NOTHING, **how: Any) -> Path:
     parts = CollectedReceipts(Spill())
     parts.add([ledger], gone)
     assert parts.unsure == len(gone.unsure)
@@ -240,6 +241,29 @@ def test_a_removal_names_its_places_and_what_became_of_each_blob(tmp_path: Path)
         "deleted_files": [{"path": "data/x/a", "size": 3, "md5": MD5.hex(), "etag": "0xA"}],
         "deletions_not_known": [{"path": "data/x/b", "size": 3, "md5": None, "etag": "0xA"}],
     }
+
+
+def test_a_receipt_of_deletions_is_on_the_disk_and_no_other_waits(world: World, tmp_path: Path) -> None:
+    waits: list[list[str]] = []
+
+    def wait(files: Collection[str]) -> Mapping[str, OSError]:
+        waits.append([*files])
+        return {file: OSError(errno.EIO, "Input/output error") for file in files if len(waits) > 2}
+
+    plan, ledger = planned(world)
+    blob, receipts = BlobInfo("x", 3, "0xA"), CollectedReceipts(Spill())
+    receipts.add([ledger], NOTHING)
+    receipts.write(tmp_path, ended(plan), wait=wait)
+    assert waits == []
+    receipts.add([], Deletions([(ledger.part, plan.parts[0].actions[0])], ()))
+    removed = Deletions([("one", blob)], ())
+    files = [
+        receipts.write(tmp_path, ended(plan), wait=wait),
+        write_removal(tmp_path, "eu", [], removed, [], wait=wait),
+    ]
+    assert waits == [[str(file), str(tmp_path)] for file in files]
+    with pytest.raises(OSError, match="Input/output"):
+        write_removal(tmp_path, "eu", [], removed, [], wait=wait)
 
 
 def test_a_receipt_is_text_that_people_can_read_one_file_a_line(tmp_path: Path) -> None:
