@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from blobsync.base.errors import FailureCode
+from blobsync.base.errors import FailureCode, Retry
 
 PAGE = Path(__file__).parents[1] / "docs" / "failure-codes.md"
 
@@ -13,15 +13,12 @@ _TOP = """# Failure codes
 
 <!-- Made by `python -m tools.failure_codes_page` from blobsync/base/errors.py. -->
 
-Each entry of `errors` in `--json` has one of these as its `code`, and so have the failures in receipts and
-`FileFailure.code` in Python. They are part of the interface: scripts can compare them, and a change of one is in the
-[changelog](../CHANGELOG.md).
+The `code` of an entry of `errors` in `--json`, of a failure in a receipt, and of `FileFailure` in Python. Scripts can
+compare them; a change of one is in the [changelog](../CHANGELOG.md).
 
-The exit code is that of a command that ends with this error. A transfer of many files goes on after a file that failed,
-and ends with 3 when some files arrived and some did not, 1 when none did.
-
-The last column says what a transfer does by itself about a file that failed so. For all others: fix the cause, and run
-the same command again. Verified files are skipped.
+The exit code is that of a command that ends with this error. A transfer goes on after a file that failed, and ends with
+3 when some files arrived, 1 when none did. The last column says what a transfer does by itself about such a file; for
+all others, fix the cause and run the same command again.
 
 | code | meaning | exit code | tried again |
 |---|---|---|---|
@@ -30,8 +27,12 @@ the same command again. Verified files are skipped.
 
 def page() -> str:
     """The whole page."""
-    rows = (f"| `{code}` | {code.sentence} | {int(code.exit_code)} | {code.retry.value} |" for code in FailureCode)
-    return _TOP + "\n".join(rows) + "\n"
+    return _TOP + "".join(map(_row, FailureCode))
+
+
+def _row(code: FailureCode) -> str:
+    again = "" if code.retry is Retry.NONE else f" {code.retry.value}"
+    return f"| `{code}` | {code.sentence} | {int(code.exit_code)} |{again} |\n"
 
 
 def main() -> int:

@@ -359,7 +359,7 @@ _T = TypeVar("_T")
 _DELETE_THREADS = 32
 # Batches take the service long, so several run at a time.
 _BATCH_THREADS = 4
-# Fewer are as fast one by one, also 40 ms away: importing the SDK takes 0.3 to 0.5 s (docs/performance.md, "Deleting").
+# Fewer are as fast one by one, also 40 ms away: importing the SDK takes 0.3 to 0.5 s (docs/performance.md, "Profile").
 _FEWEST_FOR_BATCHES = 1000
 _NO_PROPERTIES = BlobProperties()
 _NOTHING: dict[str, str] = {}
