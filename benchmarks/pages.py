@@ -99,7 +99,7 @@ class Pages:
     def transfers(self, count: int, before: int) -> None:
         root = self._project("transfers", "http://127.0.0.1:9", {"data": "base"})
         state = open_state_dir(root, self._environ)
-        log, now = TransferLog(state.root / "transfers.sqlite"), time.time()
+        log, now = TransferLog(state.root / "jobs.sqlite"), time.time()
         for number in range(count + before):
             began = now - number * (86000 / count if number < count else 600)
             entry = TransferEntry("upload", ("data",), bytes=10**6, receipt=f"{number}.json", began=began)

@@ -34,7 +34,10 @@ GATES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("boto3", "botocore"), ("store.s3",)),
     "azure": ("store.azure_identity", "store.sdk", "backends"),
     "pathspec": ("local.ignore",),
-    "sqlite3": ("local.database", "local.index", "local.resume_records", "jobs.history", "jobs.timeline"),
+    "sqlite3": (
+        *("local.database", "local.index", "local.migration", "local.resume_records", "local.running_records"),
+        *("jobs.history", "jobs.timeline"),
+    ),
     # What travels to compute nodes alone cannot import anything of ours.
     "subprocess": ("base.process", "node.standalone.old_python", "node.standalone.beside_side"),
     "tqdm": ("cli", "project.progress_listeners"),
@@ -183,7 +186,16 @@ def test_a_short_upload_makes_few_dataclasses() -> None:
         # Equal to others of their own type only, or with a secret that nothing may list.
         *("LocalLocation", "MountedLocation", "SasToken", "SignedUrl", "Secret", "SealKey", "Written", "Document"),
         # Changed copies, defaults that are made anew, JSON of the fields, a type variable, or values that tests give.
-        *("Session", "ProjectContext", "Result", "Ledger", "UnfinishedDownload", "Deletions", "CollectedReport"),
+        *(
+            "Running",
+            "Session",
+            "ProjectContext",
+            "Result",
+            "Ledger",
+            "UnfinishedDownload",
+            "Deletions",
+            "CollectedReport",
+        ),
     }
 
 
@@ -244,7 +256,7 @@ WRITERS: dict[str, str] = {
     "local.private_folders": "who may use the state folder",
     "local.fetch_records": "which blocks of an object a service has fetched",
     "local.resume_records": "which ranges of a download are there, and what a process is about to write",
-    "project.logbook": "how far transfers under way are",
+    "local.migration": "what an earlier version kept, which is taken over",
     **dict.fromkeys(("local.sorted_runs", "plan.saved_plan"), "plans that memory does not hold"),
     **dict.fromkeys(("plan.saved_plan", "base.daily_warnings"), "the same"),
     **dict.fromkeys(

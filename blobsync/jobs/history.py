@@ -19,36 +19,9 @@ from blobsync.jobs import timeline
 from blobsync.jobs.home import Home
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobspec.spec import JobOptions, JobRef, JobSpec, NodeChange, RunInfo, State, StateChange
-from blobsync.local.database import Database, Layout
+from blobsync.local.database import Database
+from blobsync.local.state_databases import JOBS
 
-_SCHEMA = """
-create table if not exists jobs (
-    run_id text primary key,
-    native_id text not null,
-    place text not null,
-    backend text not null,
-    cluster text not null,
-    spec text not null,
-    state text not null,
-    exit_code integer,
-    restarts integer not null,
-    reason text not null,
-    submitted real not null,
-    started real,
-    ended real,
-    nodes text not null,
-    cancel_asked integer not null,
-    successor_of text not null,
-    confirmed real not null default 0,
-    home text not null default ''
-);
-create index if not exists by_cluster on jobs (cluster, submitted);
-create index if not exists by_time on jobs (submitted);
-"""
-# When the secrets of an ended job were last to be removed from its cluster, and whether they are gone.
-_SECRETS = """
-create table if not exists removed_secrets (run_id text primary key, tried real not null, gone integer not null)
-"""
 _KEPT = """
 select * from jobs where backend in (select value from json_each(?1)) and native_id<>''
 and state in (select value from json_each(?2))
@@ -69,19 +42,6 @@ select * from jobs
 where coalesce(ended, case when state in (select value from json_each(?2)) then confirmed end, 9e99) > ?1
 order by submitted desc, rowid desc limit 1000
 """
-_LAYOUT = Layout(
-    5,
-    ";".join((_SCHEMA, timeline.NODE_CHANGES, timeline.SEEN_SIZE, timeline.STATE_CHANGES, _SECRETS)),
-    {
-        1: """
-            alter table jobs add column confirmed real not null default 0;
-            alter table jobs add column home text not null default ''
-        """,
-        2: timeline.NODE_CHANGES,
-        3: f"{timeline.SEEN_SIZE};{timeline.STATE_CHANGES}",
-        4: _SECRETS,
-    },
-)
 # The jobs that a filter chooses: states, a cluster, and words that all have to be in the id, the name or the command.
 _PAGE = """
 select * from jobs where (?1='[]' or state in (select value from json_each(?1))) and (?2 is null or cluster=?2)
@@ -98,10 +58,10 @@ group by state
 
 
 class History:
-    """The project's ``jobs.sqlite``. Raises ``JobError`` when the file cannot be used."""
+    """The jobs in the project's ``jobs.sqlite``. Raises ``JobError`` when the file cannot be used."""
 
     def __init__(self, file: Path) -> None:
-        self._file = Database(file, _LAYOUT, "the job history", "running jobs are not affected", error=JobError)
+        self._file = Database(file, JOBS, "the history", "running jobs are not affected", error=JobError)
 
     def add(
         self,

@@ -143,26 +143,6 @@ def lasting_text(seconds: int) -> str:
     return " ".join(f"{value}{unit}" for value, unit in parts[first : first + 2])
 
 
-NODE_CHANGES = """
-create table if not exists node_changes (
-    run_id text not null,
-    at real not null,
-    running integer not null,
-    wanted integer not null,
-    primary key (run_id, at)
-)
-"""
-SEEN_SIZE = "alter table node_changes add column seen integer not null default 0"
-STATE_CHANGES = """
-create table if not exists state_changes (
-    run_id text not null,
-    at real not null,
-    state text not null,
-    restarts integer not null,
-    seen integer not null,
-    primary key (run_id, at, state)
-)
-"""
 # The rows of some jobs: their ids as a list of JSON.
 _SIZES = "select * from node_changes where run_id in (select value from json_each(?)) order by at, rowid"
 _STATES = "select * from state_changes where run_id in (select value from json_each(?)) order by at, rowid"

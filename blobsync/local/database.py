@@ -11,6 +11,7 @@ creating it again would sync its folder once more (https://www.sqlite.org/pragma
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
@@ -31,12 +32,22 @@ BATCH = 500
 
 
 class Layout(NamedTuple):
-    """The ``tables`` of a ``version``, as statements that create them, and ``steps`` from each earlier version that is
-    still read to the next one."""
+    """The ``tables`` of a ``version``, as statements that create those that are missing, and the ``columns`` that the
+    tables of each earlier version lack that is still read.
+
+    An earlier version kept some of it in the files and folders ``earlier`` beside the file: ``take_over`` gets the
+    connection, the file, and what brings it up to date in the transaction that is open then.
+    """
 
     version: int
     tables: str
-    steps: Mapping[int, str] = MappingProxyType({})
+    columns: Mapping[int, str] = MappingProxyType({})
+    earlier: tuple[str, ...] = ()
+    take_over: Callable[[sqlite3.Connection, Path, Callable[[], None]], None] | None = None
+
+    def exists(self, file: Path) -> bool:
+        """Whether there is something to read."""
+        return any(map(os.path.lexists, (file, *map(file.with_name, self.earlier))))
 
 
 class _NewerFileError(sqlite3.Error):
@@ -79,8 +90,13 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """The same; the block is one transaction."""
-        with self.reading() as db, _transaction(db):
+        with self.reading() as db, transaction(db):
             yield db
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is something to read."""
+        return self._layout.exists(self.file)
 
     def failure(self, why: str, error: Exception) -> BlobsyncError:
         """The error to raise: ``why`` goes on with a sentence that begins with the file."""
@@ -113,24 +129,29 @@ class ExpendableDatabase:
 
     def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
         """Return what ``work`` returns; None if there is no readable file."""
-        return self._do(work) if self._connection is not None or self._file.exists() else None
+        return self._do(work) if self._connection is not None or self._layout.exists(self._file) else None
 
     def write(self, work: Callable[[sqlite3.Connection], None]) -> None:
         """Run ``work`` as one transaction."""
 
-        def transaction(db: sqlite3.Connection) -> None:
-            with _transaction(db):
+        def whole(db: sqlite3.Connection) -> None:
+            with transaction(db):
                 work(db)
 
-        self._do(transaction)
+        self._do(whole)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the file could not be used, and is left alone from then on."""
+        return self._given_up
 
     def close(self) -> None:
         """Close the file; the next use opens it again."""
         with self._lock:
-            connection, self._connection = self._connection, None
-            if connection is not None:
+            opened, self._connection = self._connection, None
+            if opened is not None:
                 with suppress(sqlite3.Error):
-                    connection.close()
+                    opened.close()
 
     def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
         """Run ``work``; if the file is damaged start a new one and try once more, else continue without it."""
@@ -177,10 +198,16 @@ def _connected(file: Path, layout: Layout, synchronous: str, *, starts_anew: boo
         # Even with OFF, what a killed process handed to the system is kept.
         db.execute(f"PRAGMA synchronous = {synchronous}")
         db.execute("PRAGMA journal_mode = TRUNCATE")
-        if _version_of(db) != layout.version:
-            # Of processes that are first at once the others wait here, and find what one of them has made.
-            with _transaction(db):
+        if version_of(db) != layout.version:
+
+            def bring_up_to_date() -> None:
                 _bring_up_to_date(db, file, layout, starts_anew=starts_anew)
+
+            if layout.take_over is not None:
+                layout.take_over(db, file, bring_up_to_date)
+            # Of processes that are first at once the others wait here, and find what one of them has made.
+            with transaction(db):
+                bring_up_to_date()
     except BaseException:
         db.close()
         raise
@@ -188,20 +215,20 @@ def _connected(file: Path, layout: Layout, synchronous: str, *, starts_anew: boo
 
 
 def _bring_up_to_date(db: sqlite3.Connection, file: Path, layout: Layout, *, starts_anew: bool) -> None:
-    version = _version_of(db)
-    if version not in (*layout.steps, layout.version):
-        if version and not starts_anew:
-            raise _NewerFileError("it was written by a newer blobsync")
-        if starts_anew:
-            for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-                db.execute(f'DROP TABLE "{name}"')
-        # Where that fails, its folder is for the owner alone.
-        with suppress(OSError):
-            file.chmod(0o600)
-        _run(db, layout.tables)
-        version = layout.version
-    for each in range(version, layout.version):
-        _run(db, layout.steps[each])
+    version = version_of(db)
+    if version == layout.version:
+        return
+    if version in layout.columns:
+        _run(db, layout.columns[version])
+    elif version and not starts_anew:
+        raise _NewerFileError("it was written by a newer blobsync")
+    elif version:
+        for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            db.execute(f'DROP TABLE "{name}"')
+    # Where that fails, its folder is for the owner alone.
+    with suppress(OSError):
+        file.chmod(0o600)
+    _run(db, layout.tables)
     db.execute(f"PRAGMA user_version = {layout.version}")
 
 
@@ -211,12 +238,14 @@ def _run(db: sqlite3.Connection, statements: str) -> None:
         db.execute(statement)
 
 
-def _version_of(db: sqlite3.Connection) -> int:
+def version_of(db: sqlite3.Connection) -> int:
+    """The version of an open file; 0 if it is new."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 @contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """The block is one transaction."""
     # A reader that starts to write later could be refused without waiting.
     db.execute("BEGIN IMMEDIATE")
     try:

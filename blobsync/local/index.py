@@ -58,8 +58,7 @@ CREATE TABLE IF NOT EXISTS checksums (
     root INTEGER NOT NULL, name TEXT NOT NULL, etag TEXT NOT NULL, crc64 BLOB NOT NULL,
     PRIMARY KEY (root, name)) WITHOUT ROWID;
 """
-# Each version has all tables of the earlier ones.
-_LAYOUT = Layout(3, _SCHEMA, {1: _SCHEMA, 2: _SCHEMA})
+_LAYOUT = Layout(3, _SCHEMA, {1: "", 2: ""})
 
 
 class Record(NamedTuple):

@@ -48,27 +48,19 @@ from typing import Any, NamedTuple
 from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import LocalState
 from blobsync.base.plain_json import demand_types, parse_object
-from blobsync.local.database import BATCH, ExpendableDatabase, Layout, storable
+from blobsync.local.database import BATCH, ExpendableDatabase, storable
 from blobsync.local.errors import raise_unless_gone
 from blobsync.local.names import is_own_temporary
 from blobsync.local.part_files import remove_leftover
+from blobsync.local.state_databases import UNFINISHED
 from blobsync.local.state_dir import StateDir
 
-_VERSION = 1
 # Seconds between two saves; longer on a slow disk, where a save takes this share of the time at most.
 _SAVE_SECONDS = 0.05
 _SAVE_SHARE = 0.05
 # https://learn.microsoft.com/rest/api/storageservices/put-block: uncommitted blocks are dropped after a week.
 _BLOCKS_LIVE_SECONDS = 7 * 86_400
 
-_SCHEMA = """
-CREATE TABLE uploads (
-    id INTEGER PRIMARY KEY, blob TEXT NOT NULL UNIQUE, size INTEGER, mtime_ns INTEGER, inode TEXT, at REAL NOT NULL);
-CREATE TABLE blocks (
-    upload INTEGER NOT NULL, sha256 BLOB NOT NULL, size INTEGER NOT NULL, current INTEGER NOT NULL,
-    PRIMARY KEY (upload, sha256)) WITHOUT ROWID;
-CREATE TABLE committed (blob TEXT PRIMARY KEY, etag TEXT NOT NULL) WITHOUT ROWID
-"""
 _STAGED = "SELECT sha256, blocks.size FROM blocks JOIN uploads ON upload = id WHERE blob = ? AND at > ?"
 _UNFINISHED = (
     "SELECT blob, uploads.size, mtime_ns, inode, SUM(blocks.size) FROM uploads JOIN blocks ON upload = id"
@@ -106,7 +98,7 @@ class BlockJournal:
     ) -> None:
         self._file = ExpendableDatabase(
             file,
-            Layout(_VERSION, _SCHEMA),
+            UNFINISHED,
             lambda why: on_trouble(f"the journal of blocks {why}; whole files are sent instead"),
         )
         self._clock = clock

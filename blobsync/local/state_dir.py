@@ -165,13 +165,13 @@ class StateDir(NamedTuple):
         return self.root / "index.sqlite"
 
     @property
-    def blocks_file(self) -> Path:
-        """The journal of blocks sent to containers (SQLite)."""
-        return self.root / "blocks.sqlite"
+    def unfinished_file(self) -> Path:
+        """What runs, and how far what was interrupted had come (SQLite)."""
+        return self.root / "unfinished.sqlite"
 
     @property
     def jobs_file(self) -> Path:
-        """The history of submitted jobs (SQLite). Raises ``LocalFileError`` if it would not outlive this process."""
+        """The jobs and the transfers (SQLite). Raises ``LocalFileError`` if it would not outlive this process."""
         if not self.lasting:
             raise LocalFileError(
                 "cannot record jobs: blobsync can write neither to the project nor to your home folder",

@@ -1019,7 +1019,7 @@ class Project:
                 from_cluster=self.from_cluster,
                 connections=self._open_connections(clusters),
                 index=Index(self.state.index_file, self._note),
-                journal=BlockJournal(self.state.blocks_file, self._note),
+                journal=BlockJournal(self.state.unfinished_file, self._note),
                 trusted=load_trusted_links(self.root, self.environ),
                 unfinished=RangeRecords(self.state) if self.state.lasting else None,
                 spill=spill_of(self.state, self.environ),

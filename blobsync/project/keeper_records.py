@@ -18,19 +18,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blobsync.base.errors import BlobsyncError, NothingMatchedError, UsageError
+from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, duration_text
-from blobsync.base.plain_json import demand_types
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.stopping import StopRequest
 from blobsync.base.user_data import user_name
 from blobsync.config.mapping import is_below
+from blobsync.local.running_records import Reporter, Running, RunningRecords
 from blobsync.local.state_dir import StateDir
-from blobsync.project.logbook import RunningRecords
 
 _FOLDER = "keepers"
-# Seconds between two records, and after which a record of another machine counts no longer.
-_EVERY, _FORGOTTEN = 0.5, 7 * 86400.0
 # How long a keeper may take to stop: it finishes what is on its way (seconds).
 _STOP_SECONDS, _POLL_SECONDS = 60.0, 0.1
 # Logs of detached keepers that stay.
@@ -39,7 +36,7 @@ _LOCKS = Path("/proc/locks")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class KeeperState:
+class KeeperState(Running):
     """A keeper under way. Times in seconds since 1970; ``roots`` are the real paths of its folders.
 
     ``waiting``: files that wait until they are still, or for another try; ``failing``: files that failed, of which
@@ -47,10 +44,6 @@ class KeeperState:
     changes are found by walking, empty if the system tells of them.
     """
 
-    id: str
-    pid: int
-    born: str
-    host: str
     user: str
     began: float
     paths: tuple[str, ...]
@@ -58,7 +51,6 @@ class KeeperState:
     cluster: str = ""
     command: str = ""
     settle: float = 5.0
-    told: float = 0.0
     rounds: int = 0
     last_round: float = 0.0
     uploaded: int = 0
@@ -72,11 +64,6 @@ class KeeperState:
 
     def __repr__(self) -> str:
         return f"<KeeperState {self.id}: {' '.join(self.paths)}, process {self.pid}>"
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it runs on this machine."""
-        return self.host == os.uname().nodename
 
     @property
     def who(self) -> str:
@@ -105,18 +92,11 @@ class Keepers:
 
     def __init__(self, state: StateDir) -> None:
         self._state = state
-        self._records = RunningRecords(state, _FOLDER)
+        self._records = RunningRecords(state, "keepers")
 
     def all(self) -> Mapping[str, KeeperState]:
         """The keepers by their ids. Records of those that are gone are removed. Raises ``LocalFileError``."""
-        found = {}
-        for id, values in self._records.each():
-            one = _read(id, values)
-            if one is not None and _is_gone(one):
-                self._records.remove(id)
-            elif one is not None:
-                found[id] = one
-        return found
+        return self._records.alive(_read)
 
     def stop(self, chosen: Sequence[KeeperState]) -> None:
         """Ask these keepers to stop, and wait until they have.
@@ -126,10 +106,7 @@ class Keepers:
         for one in chosen:
             if not one.is_here:
                 raise UsageError(f"the keeper {one.id} runs on {one.host}", hint="run the same command there")
-            try:
-                self._records.request_stop(one.id)
-            except OSError as error:
-                raise UsageError(f"the keeper {one.id} cannot be asked to stop: {error.strerror}") from error
+            self._records.request_stop(one.id)
         until = time.monotonic() + _STOP_SECONDS
         while left := [one for one in chosen if ProcessMark(one.pid, one.born).is_alive and one.id in self.all()]:
             if time.monotonic() > until:
@@ -146,17 +123,16 @@ class Keepers:
         Raises ``UsageError`` if one of them is kept, or is in or above a folder that is.
         """
         with ExitStack() as held:
-            if self._state.lasting:
+            record = KeeperRecord(self._records if self._state.lasting else None, state, stop)
+            if record.reporter is not None:
                 with _locked(self._state.folder(_FOLDER) / ".lock"):
                     self._demand_free(state)
-                    record = KeeperRecord(self._records, state, stop)
-                    record.write()
-            else:
-                record = KeeperRecord(None, state, stop)
-            held.callback(record.end)
+                    record.reporter.tell()
+                held.callback(record.reporter.end)
             for root in state.roots:
                 _lock_folder(Path(root), frozenset(state.roots), held)
-            record.begin()
+            if record.reporter is not None:
+                record.reporter.begin()
             yield record
 
     def _demand_free(self, state: KeeperState) -> None:
@@ -171,49 +147,25 @@ class Keepers:
 
 
 class KeeperRecord:
-    """The record of this process's keeper; a thread writes it, and looks for a request to stop."""
+    """The record of this process's keeper."""
 
     def __init__(self, records: RunningRecords | None, state: KeeperState, stop: StopRequest) -> None:
-        self._records, self._stop = records, stop
-        self.state = self._written = state
+        self.state = state
+        self._told: KeeperState | None = None
         self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.reporter = None if records is None else Reporter(records, state.id, self._news, stop)
 
     def change(self, make: Callable[[KeeperState], KeeperState]) -> None:
         """Change the state; it is written soon."""
         with self._lock:
             self.state = make(self.state)
 
-    def begin(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def end(self) -> None:
-        """Remove the record."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        if self._records is not None:
-            self._records.remove(self.state.id)
-
-    def write(self) -> None:
-        """Write the record now. Raises ``OSError`` and ``LocalFileError``."""
-        if self._records is not None:
-            with self._lock:
-                self.state = self._written = replace(self.state, told=time.time())
-            self._records.write(self._written.id, asdict(self._written))
-
-    def _run(self) -> None:
-        while not self._over.wait(_EVERY):
-            if self._records is None:
-                return
-            if self.state is not self._written:
-                # The folder may be on a disk that is full or away for a while.
-                with suppress(OSError, BlobsyncError):
-                    self.write()
-            if self._records.is_stop_requested(self.state.id):
-                self._stop.make()
+    def _news(self) -> Mapping[str, Any] | None:
+        with self._lock:
+            if self.state is self._told:
+                return None
+            self.state = self._told = replace(self.state, told=time.time())
+        return asdict(self._told)
 
 
 def new_log(state: StateDir) -> Path:
@@ -234,6 +186,7 @@ def keeper_state(paths: Sequence[str], roots: Sequence[str], **known: Any) -> Ke
         born=ProcessMark.of(pid).born,
         host=os.uname().nodename,
         user=user_name(os.getuid()),
+        told=0.0,
         began=time.time(),
         paths=tuple(paths),
         roots=tuple(roots),
@@ -256,20 +209,8 @@ def find_keepers(keepers: Mapping[str, KeeperState], chosen: str, path: str | No
     return tuple(found)
 
 
-def _read(id: str, values: Mapping[str, Any]) -> KeeperState | None:
-    """Read a record; None if it is not one of this keeper."""
-    try:
-        found = KeeperState(
-            **{**values, "paths": tuple(values.get("paths", ())), "roots": tuple(values.get("roots", ()))}
-        )
-        demand_types(found)
-    except (ValueError, TypeError, KeyError):
-        return None
-    return found if found.id == id and 0 < found.pid < 2**31 else None
-
-
-def _is_gone(one: KeeperState) -> bool:
-    return not ProcessMark(one.pid, one.born).is_alive if one.is_here else time.time() - one.told > _FORGOTTEN
+def _read(values: Mapping[str, Any]) -> KeeperState:
+    return KeeperState(**{**values, "paths": tuple(values.get("paths", ())), "roots": tuple(values.get("roots", ()))})
 
 
 @contextmanager

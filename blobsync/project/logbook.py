@@ -1,23 +1,20 @@
 """The log of transfers and removals, and the records of those that run now.
 
-The log has one row for each upload, download, copy and removal, in SQLite, written at the end. When bytes begin to
-move, a file is written instead, without waiting for the disk; the next reader puts it into the log, so that a running
+The log has one row for each upload, download, copy and removal, written at the end. When bytes begin to move, a
+record is left instead, without waiting for the disk; the next reader puts it into the log, so that a running
 and a killed transfer show as well. After a power failure such a beginning may be missing. The log contains no secret,
 but whole command lines, so only the owner can read it. A failure to log stops nothing.
 
-A running transfer is shown to other processes, which can ask it to stop. Each transfer writes a small record beside
-the log, twice a second, from its first half second to its end, and so does the planning before it; each time it
-checks for a request to stop. The record contains no secret. The record of a killed transfer, whose process is gone,
-is removed by the next reader.
-
-The record is a file named by the transfer's id, replaced atomically; the request to stop is an empty file beside it.
+A running transfer is shown to other processes, which can ask it to stop. Each transfer writes a small record, twice a
+second, from its first half second to its end, and so does the planning before it; each time it checks for a request to
+stop. The record contains no secret. The record of a killed transfer, whose process is gone, is removed by the next
+reader.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -34,9 +31,8 @@ from blobsync.base.errors import (
     TransferCancelledError,
     UsageError,
 )
-from blobsync.base.events import Listener, debug_logger, together
+from blobsync.base.events import Listener, together
 from blobsync.base.locations import BlobLocation
-from blobsync.base.patterns import pattern
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.redaction import redact, redact_tree
@@ -44,17 +40,15 @@ from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.base.user_data import user_name
 from blobsync.config.mapping import PathName, path_text, project_relative
 from blobsync.config.project_root import current_folder, find_project
-from blobsync.local.database import Database, Layout
+from blobsync.local.database import Database
+from blobsync.local.running_records import EVERY, Reporter, Running, RunningRecords
+from blobsync.local.state_databases import JOBS
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter, RatePoint, add_point, read_progress
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
 from blobsync.store.open_locations import Connections
 from blobsync.transfer import ledger
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS transfers (id TEXT PRIMARY KEY, began REAL NOT NULL, entry TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS by_time ON transfers (began)
-"""
 RUNNING = "running"
 KILLED = "killed"
 
@@ -125,33 +119,27 @@ class TransferLog:
 
     def __init__(self, file: Path, on_trouble: Callable[[str], None] = lambda text: None) -> None:
         # A short command waits for the disk no more often than SQLite requires.
-        self._file = Database(
-            file, Layout(1, _TABLES), "the log of transfers", "no data is affected", synchronous="NORMAL"
-        )
+        self._file = Database(file, JOBS, "the history", "running jobs are not affected", synchronous="NORMAL")
         self._begun = RunningRecords(StateDir(file.parent), "begun")
         self._on_trouble = on_trouble
 
     def begin(self, entry: TransferEntry) -> None:
-        """Leave a record for the next reader; never raises."""
-        values = _values(entry)
+        """Leave a record for the next reader. Raises ``UsageError`` while an earlier version works in the project."""
         try:
-            if len(json.dumps(values)) <= _LARGEST:
-                self._begun.write(entry.id, values)
-                return
-        except (OSError, LocalFileError):
-            pass
-        # A command line with thousands of paths, or a folder that cannot be written.
-        self.write(entry)
+            self._begun.write(entry.id, _values(entry))
+        except LocalFileError:
+            self.write(entry)
 
     def write(self, entry: TransferEntry) -> None:
         """Add or replace a row; never raises."""
         try:
             with self._file.writing() as db:
                 db.execute("INSERT OR REPLACE INTO transfers (id, began, entry) VALUES (?, ?, ?)", _row(entry))
-        except LocalFileError as error:
+        except BlobsyncError as error:
             self._on_trouble(f"this transfer is not in the history: {error.message}")
         else:
-            self._begun.remove(entry.id)
+            with suppress(LocalFileError):
+                self._begun.remove(entry.id)
 
     def _take_in(self) -> None:
         """Put the beginnings into the log. A transfer that has ended since has a row already, which stays."""
@@ -163,7 +151,7 @@ class TransferLog:
                     raise ValueError("it has the name of another one")
                 found.append(entry)
             except (ValueError, TypeError, KeyError):
-                self._begun.remove_old(id)
+                self._begun.remove(id)
         if not found:
             return
         with self._file.writing() as db:
@@ -191,7 +179,7 @@ class TransferLog:
     def count(self) -> int:
         """How many rows there are. Raises ``LocalFileError``."""
         self._take_in()
-        if not self._file.file.exists():
+        if not self._file.exists:
             return 0
         with self._file.reading() as db:
             return int(db.execute("SELECT COUNT(*) FROM transfers").fetchone()[0])
@@ -214,7 +202,7 @@ class TransferLog:
 
     def _rows(self, query: str, *values: object) -> Generator[TransferEntry, None, None]:
         self._take_in()
-        if not self._file.file.exists():
+        if not self._file.exists:
             return
         with self._file.reading() as db:
             for row in db.execute(query, values):
@@ -264,109 +252,21 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-_FOLDER = "running"
-_LARGEST = 200_000
-# Seconds after which an unreadable record is removed.
-_ID = pattern(r"[0-9a-f]{8}")
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class RunningRecords:
-    """The records of a project, in a sub-folder that is created on the first write."""
-
-    def __init__(self, state: StateDir, name: str = _FOLDER) -> None:
-        self._state = state
-        self._name = name
-        self._folder = state.root / name
-
-    def write(self, id: str, values: Mapping[str, Any]) -> None:
-        """Replace the record. Raises ``OSError`` and ``LocalFileError``."""
-        fresh = self._state.folder(self._name) / f".{id}"
-        with open(os.open(fresh, _WRITE, 0o600), "w", encoding="utf-8") as file:
-            json.dump(redact_tree(values), file)
-        os.replace(fresh, self._file(id))
-
-    def each(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Every readable record, with its ID. Raises ``LocalFileError`` if the folder cannot be read."""
-        try:
-            names = os.listdir(self._folder)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise LocalFileError(f"{self._folder}: {error.strerror}", path=str(self._folder)) from error
-        for name in names:
-            file = self._folder / name
-            try:
-                if not _ID.fullmatch(file.stem):
-                    raise ValueError("it is not a record, or was being written when its process was killed")
-                yield file.stem, parse_object(_text(file))
-            except (OSError, ValueError):
-                _remove_old(file)
-
-    def remove_old(self, id: str) -> None:
-        """Remove a record that nobody can read, once it is a week old."""
-        _remove_old(self._file(id))
-
-    def request_stop(self, id: str) -> None:
-        """Ask the transfer with this record to stop. Raises ``OSError`` and ``LocalFileError``."""
-        self._state.folder(self._name)
-        os.close(os.open(self._request(id), _WRITE, 0o600))
-
-    def is_stop_requested(self, id: str) -> bool:
-        """Whether this transfer was asked to stop."""
-        return os.path.lexists(self._request(id))
-
-    def remove(self, id: str) -> None:
-        """Remove the record and the request to stop."""
-        for file in (self._file(id), self._request(id)):
-            with suppress(OSError):
-                file.unlink(missing_ok=True)
-
-    def _request(self, id: str) -> Path:
-        return self._folder / f".{id}.stop"
-
-    def _file(self, id: str) -> Path:
-        return self._folder / f"{id}.json"
-
-
-def _text(file: Path) -> str:
-    with open(os.open(file, _READ), "rb") as source:
-        return source.read(_LARGEST).decode("utf-8", "replace")
-
-
-def _remove_old(file: Path) -> None:
-    with suppress(OSError):
-        if time.time() - file.lstat().st_mtime > _FORGOTTEN:
-            file.unlink()
-
-
-# Seconds between two records.
-_EVERY = 0.5
 # Maximum number of workers and paths in a record, which is written often.
 _MOST_WORKERS = 200
 _MOST_PATHS = 100
 # Seconds without an update from another machine, after which its transfer may not see a request to stop.
 _SILENT = 60.0
-# Seconds without an update, after which a record of another machine is removed here.
-_FORGOTTEN = 7 * 86400.0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RunningTransfer:
-    """A transfer under way. ``id`` is that of its entry in the history, ``pid`` its process on ``host``, which began at
-    ``born`` (in the kernel's clock ticks); ``told`` is the time of its last report (seconds since 1970). ``stoppable``:
-    other processes may stop it, since a blobsync command runs it, or a program that used ``start_upload`` or the like.
-    ``looks_for_stop``: it checks for the request, which older versions do not. ``kind``, ``paths``, ``command``,
-    ``user`` and ``began`` are as in the history. ``planning``: nothing moves yet, and the history does not have it; the
-    transfer then gets an id of its own. ``points`` are those of its rate curve, oldest first."""
+class RunningTransfer(Running):
+    """A transfer under way. ``id`` is that of its entry in the history. ``stoppable``: other processes may stop it,
+    since a blobsync command runs it, or a program that used ``start_upload`` or the like. ``kind``, ``paths``,
+    ``command``, ``user`` and ``began`` are as in the history. ``planning``: nothing moves yet, and the history does not
+    have it; the transfer then gets an id of its own. ``points`` are those of its rate curve, oldest first."""
 
-    id: str
-    pid: int
-    born: str
-    host: str
     stoppable: bool
-    told: float
     progress: Progress
     kind: str = ""
     paths: tuple[str, ...] = ()
@@ -376,24 +276,13 @@ class RunningTransfer:
     planning: bool = False
     # The fields of RatePoint.
     points: tuple[tuple[float, int, float], ...] = ()
-    looks_for_stop: bool = False
 
     def __repr__(self) -> str:
         return f"<RunningTransfer {self.id}: {'planning' if self.planning else self.progress!r}, process {self.pid}>"
 
-    @property
-    def is_here(self) -> bool:
-        """Whether it runs on this machine."""
-        return self.host == os.uname().nodename
-
     def concerns(self, path: str) -> bool:
         """Whether a file or folder of the project takes part, or may take part."""
         return not self.paths or _concerns(self.paths, path)
-
-    @property
-    def silent(self) -> float:
-        """Seconds since its last report."""
-        return max(0.0, time.time() - self.told)
 
 
 class RunningTransfers:
@@ -404,14 +293,7 @@ class RunningTransfers:
 
     def all(self) -> Mapping[str, RunningTransfer]:
         """The transfers by their ids. Records that are no longer updated are removed. Raises ``LocalFileError``."""
-        found = {}
-        for id, values in self._records.each():
-            one = _running(id, values)
-            if one is not None and _is_gone(one):
-                self._records.remove(id)
-            elif one is not None:
-                found[id] = one
-        return found
+        return self._records.alive(_running)
 
     def stop(self, id: str) -> None:
         """Ask the transfer to stop, as Ctrl-C does; returns at once. It sees the request within half a second.
@@ -423,38 +305,20 @@ class RunningTransfers:
             raise NothingMatchedError(
                 f"the transfer {id} is not running any more, or does not answer", hint="'blobsync history' has it"
             )
-        if not one.is_here and (one.silent > _SILENT or not one.looks_for_stop):
+        if not one.is_here and one.silent > _SILENT:
             raise UsageError(f"the transfer {id} runs on {one.host}", hint="press Ctrl-C there")
         if not one.stoppable:
             raise UsageError(
                 f"process {one.pid} is a program that uses blobsync, not a blobsync command",
                 hint="stop the transfer in that program",
             )
-        if not one.looks_for_stop:
-            raise UsageError(
-                f"an older blobsync runs the transfer {id}, and does not look for requests to stop",
-                hint=f"press Ctrl-C there, or run 'kill {one.pid}'",
-            )
-        try:
-            self._records.request_stop(id)
-        except OSError as error:
-            raise UsageError(f"the transfer {id} cannot be asked to stop: {error.strerror}") from error
+        self._records.request_stop(id)
 
 
-def _running(id: str, values: Mapping[str, Any]) -> RunningTransfer | None:
-    """Read a record; None if it is not one of this transfer."""
-    try:
-        points = tuple((at, moved, rate) for at, moved, rate in values.get("points", ()))
-        known = {"progress": read_progress(values["progress"]), "paths": tuple(values.get("paths", ()))}
-        found = RunningTransfer(**{**values, **known, "points": points})
-        demand_types(found)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
-    return found if found.id == id and 0 < found.pid < 2**31 else None
-
-
-def _is_gone(one: RunningTransfer) -> bool:
-    return not ProcessMark(one.pid, one.born).is_alive if one.is_here else one.silent > _FORGOTTEN
+def _running(values: Mapping[str, Any]) -> RunningTransfer:
+    points = tuple((at, moved, rate) for at, moved, rate in values.get("points", ()))
+    known = {"progress": read_progress(values["progress"]), "paths": tuple(values.get("paths", ()))}
+    return RunningTransfer(**{**values, **known, "points": points})
 
 
 @contextmanager
@@ -466,7 +330,7 @@ def recorded_while_running(
     stoppable: bool,
     planning: bool = False,
     stop: StopRequest = NEVER,
-    every: float = _EVERY,
+    every: float = EVERY,
 ) -> Iterator[Listener]:
     """Keep a record of the transfer ``entry`` while the block runs. Yields a listener that passes its events to
     ``listener`` and into the record. Other processes can make the request ``stop`` if the transfer is ``stoppable``.
@@ -475,62 +339,36 @@ def recorded_while_running(
         yield listener
         return
     known = RunningTransfer(
-        entry.id, entry.pid, ProcessMark.of(entry.pid).born, entry.host, stoppable, 0.0, Progress("", 0.0),
+        entry.id, entry.pid, ProcessMark.of(entry.pid).born, entry.host, 0.0, stoppable, Progress("", 0.0),
         entry.kind, entry.paths[:_MOST_PATHS], redact(entry.command), entry.user, entry.began, planning,
-        looks_for_stop=True,
     )  # fmt: skip
     recorder = _Recorder(RunningRecords(state), known, every, stop)
-    recorder.begin()
+    recorder.reporter.begin()
     try:
         yield together(listener, recorder)
     finally:
-        recorder.end()
+        recorder.reporter.end()
 
 
 class _Recorder(ProgressCounter):
-    """Writes the record in a thread of its own, since the disk may be slow, and checks for a request to stop."""
+    """Counts what the record says."""
 
     def __init__(self, records: RunningRecords, known: RunningTransfer, every: float, stop: StopRequest) -> None:
         super().__init__()
-        self._records = records
-        self._stop = stop
-        self._every = every
         self._known = known
         self._points: list[RatePoint] = []
         self._start = self.clock()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._write, daemon=True)
+        self.reporter = Reporter(records, known.id, self._values, stop if known.stoppable else None, every)
 
     def show(self, *, force: bool, began: bool = False) -> None:
         """Do nothing: the thread reads the numbers itself."""
 
-    def begin(self) -> None:
-        self._thread.start()
-
-    def end(self) -> None:
-        self._over.set()
-        self._thread.join()
-        self._look()
-        if self._known.told or self._stop.made:
-            self._records.remove(self._known.id)
-
-    def _write(self) -> None:
-        try:
-            # Most commands end before the first record, and never create the folder.
-            while not self._over.wait(self._every):
-                now = self._now()
-                if now.phase == "moving":
-                    add_point(self._points, round(self.clock() - self._start, 2), now)
-                self._known = replace(self._known, told=time.time(), progress=now, points=tuple(self._points))
-                self._records.write(self._known.id, asdict(self._known))
-                self._look()
-        except (OSError, BlobsyncError) as error:
-            if log := debug_logger(__name__):
-                log.debug("other commands cannot see the progress of this transfer: %s", error)
-
-    def _look(self) -> None:
-        if self._known.stoppable and self._records.is_stop_requested(self._known.id):
-            self._stop.make()
+    def _values(self) -> Mapping[str, Any]:
+        now = self._now()
+        if now.phase == "moving":
+            add_point(self._points, round(self.clock() - self._start, 2), now)
+        self._known = replace(self._known, told=time.time(), progress=now, points=tuple(self._points))
+        return asdict(self._known)
 
     def _now(self) -> Progress:
         with self.lock:
@@ -555,7 +393,7 @@ class LogBook:
         self._root = root
         self._cwd = cwd
         self._state = state
-        self.log = TransferLog(state.root / "transfers.sqlite", on_trouble)
+        self.log = TransferLog(state.root / "jobs.sqlite", on_trouble)
         self.running = RunningTransfers(state)
 
     def recent(

@@ -181,7 +181,7 @@ class Worker:
         state = orders.state
         self._engine = make_engine(
             source_sas=self._source_sas,
-            journal=BlockJournal(state.blocks_file, notes_to(outgoing)) if state else None,
+            journal=BlockJournal(state.unfinished_file, notes_to(outgoing)) if state else None,
             unfinished=RangeRecords(state) if state and state.lasting else None,
             intents=WriteIntents(state) if state and state.lasting else None,
             processes=orders.processes,

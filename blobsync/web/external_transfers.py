@@ -66,12 +66,8 @@ class OtherTransfer:
 
     @property
     def can_stop(self) -> bool:
-        """Whether it can be stopped from here; older versions of blobsync on other machines cannot."""
-        return (
-            self.running is not None
-            and self.running.stoppable
-            and (self.running.is_here or self.running.looks_for_stop)
-        )
+        """Whether it can be stopped from here."""
+        return self.running is not None and self.running.stoppable
 
 
 def other_transfers(book: LogBook, shown: Iterable[str], own: Iterable[int | None]) -> list[OtherTransfer]:

@@ -12,7 +12,8 @@ from blobsync import Project
 from blobsync.base.process_mark import ProcessMark
 from blobsync.jobs.history import History
 from blobsync.jobspec.spec import JobRef, RunInfo, State
-from blobsync.project.logbook import RunningRecords, TransferEntry, TransferLog
+from blobsync.local.running_records import RunningRecords
+from blobsync.project.logbook import TransferEntry, TransferLog
 from tests.fakes.jobs import make_spec
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def test_the_history_says_how_far_a_transfer_is_that_runs_elsewhere(cli: Cli) -> None:
     with Project.open(cli.root) as project:
         state = project.state
-        log = TransferLog(state.root / "transfers.sqlite")
+        log = TransferLog(state.root / "jobs.sqlite")
     running = TransferEntry("upload", ("data/x",), command="blobsync u data/x", planned=4, id="0123abcd")
     log.write(running)
     log.write(TransferEntry("upload", ("data/y",), id="4567abcd").ended("done"))
@@ -66,7 +67,7 @@ def test_a_list_of_jobs_says_how_many_older_ones_it_leaves_out(cli: Cli) -> None
 
 def test_a_removal_says_what_it_deleted(cli: Cli) -> None:
     with Project.open(cli.root) as project:
-        log = TransferLog(project.state.root / "transfers.sqlite")
+        log = TransferLog(project.state.root / "jobs.sqlite")
     log.write(TransferEntry("rm", ("data/x",), planned=3, deleted=2, bytes=4_000, id="0123abcd").ended("partial"))
     lines = cli("history", "0123abcd").out.splitlines()
     assert "deleted:       2 of 3 files, 4 KB" in lines and not [line for line in lines if line.startswith("moved")]
@@ -133,7 +134,7 @@ sys.exit(code)
 def test_the_history_of_a_day_reads_no_more_files_for_200_transfers_than_for_one(cli: Cli) -> None:
     with Project.open(cli.root) as project:
         state = project.state
-        log = TransferLog(state.root / "transfers.sqlite")
+        log = TransferLog(state.root / "jobs.sqlite")
 
     def reads(count: int) -> list[str]:
         for number in range(count):
@@ -146,5 +147,5 @@ def test_the_history_of_a_day_reads_no_more_files_for_200_transfers_than_for_one
         return done.stderr.splitlines()
 
     one = reads(1)
-    assert any("transfers.sqlite" in each for each in one) and not [each for each in one if "receipts" in each]
+    assert any("jobs.sqlite" in each for each in one) and not [each for each in one if "receipts" in each]
     assert reads(200) == one

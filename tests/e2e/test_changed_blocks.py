@@ -73,7 +73,7 @@ def sent(project: Project, counting: FaultHandle, *words: str) -> int:
 
 def in_journal(project: Project) -> int:
     """How many bytes the journal of blocks knows as sent."""
-    found = next(project.root.glob(".blobsync/state-*/blocks.sqlite"), None)
+    found = next(project.root.glob(".blobsync/state-*/unfinished.sqlite"), None)
     if found is None:
         return 0
     with suppress(sqlite3.OperationalError), closing(sqlite3.connect(f"file:{found}?mode=ro", uri=True)) as journal:
@@ -354,7 +354,7 @@ def test_a_sas_that_cannot_list_blocks_sends_them_again(tmp_path: Path, containe
     narrow = StorageAccount("t", container.account, container.name, f"{service}/{container.account}", sas_token=sas)
     (tmp_path / "up").mkdir()
     (tmp_path / "up/a.bin").write_bytes(BODY)
-    journal = BlockJournal(tmp_path / "blocks.sqlite")
+    journal = BlockJournal(tmp_path / "unfinished.sqlite")
     listener = RecordingListener()
     with connect(full, environ={}) as store, connect(narrow, environ={}) as writing:
         blob = str(store.container.child("data/a.bin"))

@@ -10,6 +10,7 @@ import random
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import threading
 import time
@@ -64,11 +65,12 @@ def started(project: Project, *words: str) -> subprocess.Popen[str]:
 
 
 def _records(project: Project) -> list[dict[str, object]]:
-    found = []
-    for state in (project.root / ".blobsync").glob("state-*/keepers/*.json"):
-        with contextlib.suppress(OSError, ValueError):
-            found.append(json.loads(state.read_text()))
-    return found
+    for file in (project.root / ".blobsync").glob("state-*/unfinished.sqlite"):
+        # It may be just being made.
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(file)) as db:
+            rows = db.execute("SELECT record FROM running WHERE kind = 'keepers'")
+            return [json.loads(record) for (record,) in rows]
+    return []
 
 
 def stopped(project: Project, process: subprocess.Popen[str], number: int = signal.SIGINT) -> str:

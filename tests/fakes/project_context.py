@@ -77,7 +77,7 @@ class World:
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
         self.index = Index(self.root / "index.sqlite")
-        self.journal = BlockJournal(self.root / "blocks.sqlite")
+        self.journal = BlockJournal(self.root / "unfinished.sqlite")
 
     def store(self, name: str) -> MemoryStore:
         """The container of an account."""

@@ -25,6 +25,7 @@ from blobsync.config.yaml_document import read_document
 from blobsync.jobs.history import History
 from blobsync.jobspec.spec import JobRef, State
 from blobsync.local.resume_records import RangeRecords, RecordedRange, UnfinishedDownload
+from blobsync.local.running_records import RunningRecords
 from blobsync.local.state_dir import open_state_dir
 from blobsync.plan.progress import Progress, WorkerProgress
 from blobsync.plan.saved_plan import load
@@ -229,10 +230,11 @@ _RANGES = b"80000 400 " + b"0f" * 32 + b"\n0 400 " + b"1e" * 32 + b"\n200 400 " 
 
 def _running_records(scratch: Path) -> Callable[[bytes], None]:
     state = open_state_dir(scratch, {"XDG_STATE_HOME": str(scratch)})
-    file = state.folder("running") / "0123abcd.json"
+    RunningRecords(state).write("0123abcd", {})
 
     def run(data: bytes) -> None:
-        file.write_bytes(data)
+        with closing(sqlite3.connect(state.unfinished_file)) as db, db:
+            db.execute("UPDATE running SET record = ?", (data.decode("utf-8", "replace"),))
         for id, found in RunningTransfers(state).all().items():
             assert id == found.id == "0123abcd" and 0.0 <= found.progress.share <= 1.0
             json.dumps(asdict(found), allow_nan=False)
@@ -244,7 +246,7 @@ def _running_text() -> bytes:
     workers = (WorkerProgress("process 17", 1, 5, 2.5),)
     far = Progress("moving", 1.0, files=1, files_expected=4, bytes=5, seconds_left=2.0, workers=workers)
     mark = ProcessMark.of(os.getpid())
-    found = RunningTransfer("0123abcd", mark.pid, mark.born, os.uname().nodename, True, 1.0, far)
+    found = RunningTransfer("0123abcd", mark.pid, mark.born, os.uname().nodename, 1.0, True, far)
     return json.dumps(asdict(found)).encode()
 
 

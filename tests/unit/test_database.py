@@ -12,8 +12,8 @@ import pytest
 from blobsync.base.errors import LocalFileError
 from blobsync.local.database import Database, ExpendableDatabase, Layout
 
-ONE = Layout(1, "CREATE TABLE a (x)")
-THREE = Layout(3, "CREATE TABLE a (x); CREATE TABLE b (y); CREATE TABLE c (z)")
+ONE = Layout(1, "CREATE TABLE IF NOT EXISTS a (x)")
+THREE = Layout(3, f"{ONE.tables}; CREATE TABLE IF NOT EXISTS b (y); CREATE TABLE IF NOT EXISTS c (z)")
 
 
 def kept(file: Path, layout: Layout = ONE) -> Database:
@@ -32,23 +32,23 @@ def tables(file: Path) -> tuple[int, set[str]]:
         return int(db.execute("PRAGMA user_version").fetchone()[0]), names
 
 
-def test_an_earlier_file_takes_each_step_and_keeps_its_rows(tmp_path: Path) -> None:
+def test_an_earlier_file_gets_what_it_lacks_and_keeps_its_rows(tmp_path: Path) -> None:
     file = tmp_path / "list.sqlite"
     with kept(file).writing() as db:
         db.execute("INSERT INTO a VALUES (7)")
-    newer = kept(file, THREE._replace(steps={1: "CREATE TABLE b (y)", 2: "CREATE TABLE c (z)"}))
+    newer = kept(file, THREE._replace(columns={1: "ALTER TABLE a ADD COLUMN w", 2: ""}))
     with newer.reading() as db:
         assert [row["x"] for row in db.execute("SELECT x FROM a")] == [7]
     assert tables(file) == (3, {"a", "b", "c"})
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_a_step_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_a_change_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "list.sqlite"
     with kept(file).writing() as db:
         db.execute("INSERT INTO a VALUES (7)")
-    newer = kept(file, THREE._replace(steps={1: "CREATE TABLE b (y)", 2: "CREATE TABLE a (z)"}))
-    with pytest.raises(LocalFileError, match="already exists"), newer.reading():
+    newer = kept(file, THREE._replace(columns={1: "ALTER TABLE a ADD COLUMN x"}))
+    with pytest.raises(LocalFileError, match="duplicate column"), newer.reading():
         pass
     assert tables(file) == (1, {"a"})
 

@@ -428,7 +428,7 @@ def test_what_was_put_is_remembered_although_the_run_broke_off(tmp_path: Path) -
     def fail(request: Request) -> None:
         raise ZeroDivisionError("ours")
 
-    engine = DirectEngine(journal=Watched(tmp_path / "blocks.sqlite"))
+    engine = DirectEngine(journal=Watched(tmp_path / "unfinished.sqlite"))
     task = upload(files(tmp_path / "up", {"a": 1}), store, "p")
     moved_by(engine, task)
     assert saved[-1:] == [1]

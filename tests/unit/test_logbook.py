@@ -1,15 +1,16 @@
-"""Running transfers: their status files, their validation, and stopping them."""
+"""Running transfers: their records, their validation, and stopping them."""
 
 from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from blobsync.base.events import (
 )
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.stopping import NEVER, StopRequest
+from blobsync.local.running_records import Reporter, RunningRecords
 from blobsync.local.state_dir import StateDir
 from blobsync.project.logbook import (
     RunningTransfer,
@@ -99,9 +101,8 @@ def test_a_transfer_tells_how_far_it_is_and_nothing_of_it_stays(state: StateDir)
         listener.emit(Phase("verifying"))
         checked = seen(state, lambda each: each.progress.phase == "verifying").progress
         assert (checked.bytes, checked.seconds_left) == (250, None)
-        (file,) = (state.root / "running").glob("*.json")
-        assert file.stat().st_mode & 0o077 == 0
-    assert list((state.root / "running").iterdir()) == []
+        assert state.unfinished_file.stat().st_mode & 0o077 == 0
+    assert rows(state) == {}
     assert (behind.bytes, behind.workers) == (250, {"process 17": [1, 250]})
 
 
@@ -138,7 +139,7 @@ def test_a_record_has_no_secret_of_a_name(state: StateDir) -> None:
     with told(state, entry()) as listener:
         listener.emit(UnderWay(1, "data/x/a?sv=1&sig=c2VudGluZWw%3D"))
         found = seen(state, lambda each: each.progress.under_way)
-        assert "c2VudGluZWw" not in (state.root / "running" / f"{_ID}.json").read_text()
+        assert "c2VudGluZWw" not in rows(state)[_ID][0]
         assert found.progress.current.startswith("data/x/a")
 
 
@@ -149,7 +150,7 @@ def test_what_a_killed_transfer_left_is_not_believed_and_goes(state: StateDir) -
     # The number of this process, of which another had it before.
     _leave(state, "0000abcd", born="7")
     assert RunningTransfers(state).all() == {}
-    assert list((state.root / "running").iterdir()) == []
+    assert rows(state) == {}
 
 
 def test_of_another_machine_it_is_believed_until_it_was_not_renewed_for_a_week(state: StateDir) -> None:
@@ -159,10 +160,10 @@ def test_of_another_machine_it_is_believed_until_it_was_not_renewed_for_a_week(s
     assert RunningTransfers(state).all() == {}
 
 
-def _leave(state: StateDir, id: str = _ID, *, raw: str | None = None, **changes: Any) -> Path:
+def _leave(state: StateDir, of: str = _ID, *, raw: str | None = None, **changes: Any) -> None:
     mark = ProcessMark.of(os.getpid())
     values: dict[str, Any] = {
-        "id": id,
+        "id": of,
         "pid": mark.pid,
         "born": mark.born,
         "host": os.uname().nodename,
@@ -170,13 +171,20 @@ def _leave(state: StateDir, id: str = _ID, *, raw: str | None = None, **changes:
         "told": time.time(),
         "progress": {"phase": "moving", "seconds": 1.0},
     }
-    file = state.folder("running") / f"{id}.json"
-    file.write_text(json.dumps({**values, **changes}) if raw is None else raw)
-    return file
+    RunningRecords(state).write(of, {})
+    with closing(sqlite3.connect(state.unfinished_file)) as db, db:
+        text = json.dumps({**values, **changes}).replace('"1e999"', "1e999") if raw is None else raw
+        db.execute("UPDATE running SET record = ? WHERE id = ?", (text, of))
+
+
+def rows(state: StateDir) -> dict[str, tuple[str, bool]]:
+    """What was said last, and whether it was asked to stop."""
+    with closing(sqlite3.connect(state.unfinished_file)) as db:
+        return {id: (record, bool(stop)) for id, record, stop in db.execute("SELECT id, record, stop FROM running")}
 
 
 @pytest.mark.parametrize(
-    "raw", ["", "[]", "{}", "nan", '{"id": "0123abcd", "pid": 7, "progress": []}', "[" * 100_000, "\0" * 300_000]
+    "raw", ["", "[]", "{}", "nan", '{"id": "0123abcd", "pid": 7, "progress": []}', "[" * 100_000, "\0" * 300]
 )
 def test_what_is_no_record_is_no_transfer(state: StateDir, raw: str) -> None:
     _leave(state, raw=raw)
@@ -207,17 +215,7 @@ def test_what_is_no_record_is_no_transfer(state: StateDir, raw: str) -> None:
     ],
 )
 def test_a_record_with_values_that_cannot_be_is_no_transfer(state: StateDir, changes: dict[str, Any]) -> None:
-    file = state.folder("running") / f"{_ID}.json"
-    _leave(state, **{name: value for name, value in changes.items() if name != "id"})
-    text = file.read_text().replace(_ID, str(changes.get("id", _ID)))
-    file.write_text(text.replace('"1e999"', "1e999"))
-    assert RunningTransfers(state).all() == {}
-
-
-def test_no_link_is_followed_and_nothing_is_waited_for(state: StateDir, tmp_path: Path) -> None:
-    elsewhere = _leave(state).rename(tmp_path / "elsewhere")
-    (state.root / "running" / f"{_ID}.json").symlink_to(elsewhere)
-    os.mkfifo(state.root / "running" / "0000abcd.json")
+    _leave(state, _ID, **changes)
     assert RunningTransfers(state).all() == {}
 
 
@@ -228,29 +226,29 @@ def test_a_request_from_elsewhere_reaches_the_transfer_and_does_not_stay(state: 
     stop, asked = StopRequest(), threading.Event()
     with stop.waking(asked.set), told(state, entry(), stop=stop):
         found = seen(state)
-        assert found.stoppable and found.looks_for_stop and not stop.made
+        assert found.stoppable and not stop.made
         RunningTransfers(state).stop(_ID)
         assert asked.wait(60)
-        # The file is private, and empty.
-        file = state.root / "running" / f".{_ID}.stop"
-        assert (file.stat().st_mode & 0o777, file.read_bytes()) == (0o600, b"")
         # Asking again is no error.
         RunningTransfers(state).stop(_ID)
-    assert list((state.root / "running").iterdir()) == []
+    assert rows(state) == {}
 
 
 def test_a_request_that_comes_last_is_seen_at_the_end(state: StateDir) -> None:
-    stop = StopRequest()
-    with recorded_while_running(state, entry(), SilentListener(), stoppable=True, stop=stop, every=3600.0):
-        (state.folder("running") / f".{_ID}.stop").touch()
-    assert stop.made and list((state.root / "running").iterdir()) == []
+    stop, records = StopRequest(), RunningRecords(state)
+    reporter = Reporter(records, _ID, lambda: {"told": 1.0}, stop, 3600.0)
+    reporter.begin()
+    reporter.tell()
+    records.request_stop(_ID)
+    reporter.end()
+    assert stop.made and rows(state) == {}
 
 
 def test_a_program_that_waits_for_its_transfer_is_not_stopped(state: StateDir) -> None:
     stop = StopRequest()
     with told(state, entry(), stoppable=False, stop=stop):
         first = seen(state)
-        (state.root / "running" / f".{_ID}.stop").touch()
+        RunningRecords(state).request_stop(_ID)
         # Two more looks at least.
         seen(state, lambda each: each.told > first.told)
         second = seen(state, lambda each: each.told > first.told)
@@ -262,31 +260,29 @@ def test_nothing_is_asked_of_what_would_not_see_it(state: StateDir) -> None:
     running = RunningTransfers(state)
     for changes, kind, said in (
         ({"born": "1"}, NothingMatchedError, "is not running any more"),
-        ({"host": "another"}, UsageError, "runs on another"),
-        ({"host": "another", "looks_for_stop": True, "told": time.time() - 600}, UsageError, "runs on another"),
-        ({"looks_for_stop": True, "stoppable": False}, UsageError, "a program that uses blobsync"),
-        ({}, UsageError, "an older blobsync runs the transfer 0123abcd, and does not look for requests to stop"),
+        ({"host": "another", "told": time.time() - 600}, UsageError, "runs on another"),
+        ({"stoppable": False}, UsageError, "a program that uses blobsync"),
     ):
-        file = _leave(state, **changes)
+        _leave(state, **changes)
         with pytest.raises(kind, match=said):
             running.stop(_ID)
-        assert set((state.root / "running").iterdir()) <= {file}
+        assert not any(asked for _, asked in rows(state).values())
     with pytest.raises(NothingMatchedError):
         running.stop("../../x")
 
 
 def test_a_transfer_of_another_machine_on_a_shared_disk_can_be_asked(state: StateDir) -> None:
-    _leave(state, host="another", looks_for_stop=True)
+    _leave(state, host="another")
     RunningTransfers(state).stop(_ID)
-    assert (state.root / "running" / f".{_ID}.stop").exists()
+    assert rows(state)[_ID][1]
 
 
 def test_a_request_that_a_killed_transfer_never_saw_goes_with_its_record(state: StateDir) -> None:
-    _leave(state, looks_for_stop=True)
+    _leave(state)
     RunningTransfers(state).stop(_ID)
-    _leave(state, looks_for_stop=True, born="7")
+    _leave(state, born="7")
     assert RunningTransfers(state).all() == {}
-    assert list((state.root / "running").iterdir()) == []
+    assert rows(state) == {}
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class Place:
         self.file = folder / "up" / "a.bin"
         self.file.parent.mkdir()
         self.write(BODY)
-        self.journal = BlockJournal(folder / "blocks.sqlite")
+        self.journal = BlockJournal(folder / "unfinished.sqlite")
         self.listener = RecordingListener()
 
     @property
@@ -506,7 +506,7 @@ def test_azcopy_moves_whole_files_and_the_plan_says_so(world: World, case: str) 
 def test_small_files_are_not_looked_up_in_the_block_journal(world: World) -> None:
     write(world, b"x" * 2 * MIB)
     assert not planned(world)[1].on_record
-    assert not (world.root / "blocks.sqlite").exists()
+    assert not (world.root / "unfinished.sqlite").exists()
 
 
 def test_a_plan_for_azcopy_counts_the_partial_files_that_start_over() -> None:

@@ -25,10 +25,10 @@ from blobsync.base.errors import (
 )
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.stopping import StopRequest
+from blobsync.local.running_records import RunningRecords
 from blobsync.local.state_dir import StateDir
 from blobsync.project.keep import KeepResult, KeptRound
 from blobsync.project.keeper_records import Keepers, KeeperState, keeper_state, new_log
-from blobsync.project.logbook import RunningRecords
 from tests.fakes.store import Request
 from tests.unit.test_project import Opened
 

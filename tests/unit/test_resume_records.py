@@ -39,11 +39,11 @@ def clock() -> Clock:
 
 @pytest.fixture
 def journal(tmp_path: Path, clock: Clock) -> BlockJournal:
-    return BlockJournal(tmp_path / "blocks.sqlite", clock=clock, steady=clock)
+    return BlockJournal(tmp_path / "unfinished.sqlite", clock=clock, steady=clock)
 
 
 def reopened(tmp_path: Path, clock: Clock | None = None) -> BlockJournal:
-    return BlockJournal(tmp_path / "blocks.sqlite", clock=clock or Clock())
+    return BlockJournal(tmp_path / "unfinished.sqlite", clock=clock or Clock())
 
 
 def test_what_was_put_is_known_until_the_blob_is_finished(journal: BlockJournal) -> None:
@@ -99,7 +99,7 @@ def test_a_block_counts_from_when_it_was_put(journal: BlockJournal, clock: Clock
 
 
 def test_rows_are_written_a_few_times_a_second_and_on_close(tmp_path: Path, clock: Clock) -> None:
-    journal = BlockJournal(tmp_path / "blocks.sqlite", clock=clock, steady=clock)
+    journal = BlockJournal(tmp_path / "unfinished.sqlite", clock=clock, steady=clock)
     journal.begin(BLOB, NEAR)
     clock.now += 1
     journal.put(BLOB, sha("one"), 1)
@@ -132,7 +132,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_was_saved_outlives_a_killed_process(tmp_path: Path) -> None:
-    file = tmp_path / "blocks.sqlite"
+    file = tmp_path / "unfinished.sqlite"
     assert subprocess.run([sys.executable, "-c", _KILLED, str(file)], check=False).returncode == -9
     found = BlockJournal(file).staged("blob")
     assert found | {number.to_bytes(32, "big"): number for number in range(401)} == found
@@ -141,7 +141,7 @@ def test_what_was_saved_outlives_a_killed_process(tmp_path: Path) -> None:
 
 
 def test_two_processes_write_one_journal(tmp_path: Path) -> None:
-    one, other = (BlockJournal(tmp_path / "blocks.sqlite") for _ in range(2))
+    one, other = (BlockJournal(tmp_path / "unfinished.sqlite") for _ in range(2))
     one.begin(BLOB, NEAR)
     other.begin(BLOB, NEAR)
     one.put(BLOB, sha("one"), 1)
@@ -153,7 +153,7 @@ def test_two_processes_write_one_journal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"no database at all" * 100, b""])
 def test_a_damaged_journal_starts_anew_and_says_so(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "blocks.sqlite"
+    file = tmp_path / "unfinished.sqlite"
     file.write_bytes(content)
     said: list[str] = []
     journal = BlockJournal(file, said.append)
@@ -167,7 +167,7 @@ def test_a_damaged_journal_starts_anew_and_says_so(tmp_path: Path, content: byte
 
 
 def test_a_journal_of_another_version_starts_anew(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "blocks.sqlite") as db:
+    with sqlite3.connect(tmp_path / "unfinished.sqlite") as db:
         db.execute("CREATE TABLE uploads (something TEXT)")
         db.execute("PRAGMA user_version = 99")
     journal = reopened(tmp_path)
@@ -180,7 +180,7 @@ def test_a_journal_of_another_version_starts_anew(tmp_path: Path) -> None:
 def test_without_a_place_for_it_whole_files_are_sent(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said: list[str] = []
-    journal = BlockJournal(tmp_path / "file" / "blocks.sqlite", said.append)
+    journal = BlockJournal(tmp_path / "file" / "unfinished.sqlite", said.append)
     journal.begin(BLOB, NEAR)
     journal.put(BLOB, sha("one"), 1)
     journal.finish(BLOB, "0x1")
@@ -203,7 +203,7 @@ def test_a_slow_disk_is_written_to_less_often(tmp_path: Path) -> None:
         # Each call of the clock is a second later: a save takes one.
         return float(next(reads))
 
-    journal = BlockJournal(tmp_path / "blocks.sqlite", steady=ticking)
+    journal = BlockJournal(tmp_path / "unfinished.sqlite", steady=ticking)
     journal.begin(BLOB, NEAR)
     written = []
     for number in range(30):

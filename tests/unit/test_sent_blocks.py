@@ -33,7 +33,7 @@ def block(data: bytes) -> Block:
 class Place:
     def __init__(self, root: Path) -> None:
         self.store = MemoryStore()
-        self.journal = BlockJournal(root / "blocks.sqlite")
+        self.journal = BlockJournal(root / "unfinished.sqlite")
         self.notes: list[str] = []
         self.blob = str(self.store.container.child("a"))
 

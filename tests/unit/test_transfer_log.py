@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ def entry(number: int = 1, **known: object) -> TransferEntry:
 
 @pytest.fixture
 def log(tmp_path: Path) -> TransferLog:
-    return TransferLog(tmp_path / "transfers.sqlite")
+    return TransferLog(tmp_path / "jobs.sqlite")
 
 
 def test_entries_come_back_newest_first(log: TransferLog) -> None:
@@ -36,7 +38,7 @@ def test_entries_come_back_newest_first(log: TransferLog) -> None:
 def test_its_journal_is_emptied_and_not_made_anew(log: TransferLog, tmp_path: Path) -> None:
     # The folder of a new file would have to reach the disk, too.
     log.write(entry(1))
-    journal = tmp_path / "transfers.sqlite-journal"
+    journal = tmp_path / "jobs.sqlite-journal"
     inode = journal.stat().st_ino
     log.write(entry(2))
     assert (journal.stat().st_size, journal.stat().st_ino) == (0, inode)
@@ -52,22 +54,25 @@ def test_an_entry_is_replaced_when_it_ends(log: TransferLog) -> None:
     assert found.seconds is not None and 0 <= found.seconds < 60
 
 
-def test_a_beginning_is_a_file_until_somebody_reads_the_log(log: TransferLog, tmp_path: Path) -> None:
-    begun = entry(began=time.time())
-    log.begin(begun)
-    assert not (tmp_path / "transfers.sqlite").exists()
-    file = tmp_path / "begun" / f"{begun.id}.json"
-    assert file.stat().st_mode & 0o077 == 0
+def begun(folder: Path) -> dict[str, str]:
+    with closing(sqlite3.connect(folder / "unfinished.sqlite")) as db:
+        return dict(db.execute("SELECT id, record FROM running WHERE kind = 'begun'"))
+
+
+def test_a_beginning_waits_for_no_disk_until_somebody_reads_the_log(log: TransferLog, tmp_path: Path) -> None:
+    first = entry(began=time.time())
+    log.begin(first)
+    assert not (tmp_path / "jobs.sqlite").exists() and set(begun(tmp_path)) == {first.id}
     assert [each.result for each in log.recent()] == ["running"]
-    assert not file.exists() and log.count() == 1 and log.find(begun.id) == begun
-    log.write(begun.ended("done"))
+    assert not begun(tmp_path) and log.count() == 1 and log.find(first.id) == first
+    log.write(first.ended("done"))
     assert [each.result for each in log.recent()] == ["done"]
 
 
 def test_the_end_of_a_transfer_takes_its_beginning_away(log: TransferLog, tmp_path: Path) -> None:
     log.begin(entry(1))
     log.write(entry(1).ended("done"))
-    assert os.listdir(tmp_path / "begun") == []
+    assert not begun(tmp_path)
     # A reader that had read it before, and is slow.
     log.begin(entry(1))
     assert [each.result for each in log.recent()] == ["done"]
@@ -83,26 +88,23 @@ def test_a_beginning_without_its_process_was_killed(log: TransferLog) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": "00000002", "kind": "upload", "paths": []}', '{"id": 1}'])
 def test_what_is_no_beginning_is_not_believed(log: TransferLog, tmp_path: Path, text: str) -> None:
     log.begin(entry(1))
-    file = tmp_path / "begun/00000003.json"
-    file.write_text(text)
+    with closing(sqlite3.connect(tmp_path / "unfinished.sqlite")) as db, db:
+        db.execute("INSERT INTO running (kind, id, record) VALUES ('begun', '00000003', ?)", (text,))
     assert [each.id for each in log.recent()] == ["00000001"]
-    os.utime(file, (0, 0))
-    assert len(log.recent()) == 1 and not file.exists()
+    assert len(log.recent()) == 1
 
 
 def test_a_beginning_contains_no_secret(log: TransferLog, tmp_path: Path) -> None:
     signature = "A" * 43 + "="
     log.begin(entry(1, command=f"blobsync u data --sas '?sv=2024-01-01&sig={signature}'"))
-    assert signature not in (tmp_path / "begun/00000001.json").read_text()
+    assert signature not in begun(tmp_path)["00000001"]
 
 
-def test_where_no_file_can_be_left_the_log_has_it_at_once(log: TransferLog, tmp_path: Path) -> None:
-    (tmp_path / "begun").symlink_to(tmp_path)
+def test_where_no_beginning_can_be_left_the_log_has_it_at_once(log: TransferLog, tmp_path: Path) -> None:
+    (tmp_path / "unfinished.sqlite").mkdir()
     log.begin(entry(1))
-    assert log.count() == 1 and not (tmp_path / "00000001.json").exists()
-    (tmp_path / "begun").unlink()
-    log.begin(entry(2, paths=tuple(f"data/{number:0100}" for number in range(3_000))))
-    assert log.count() == 2 and not (tmp_path / "begun").exists()
+    with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as db:
+        assert db.execute("SELECT id FROM transfers").fetchall() == [("00000001",)]
 
 
 def test_a_transfer_whose_process_is_gone_was_killed(log: TransferLog) -> None:
@@ -142,30 +144,28 @@ def test_a_beginning_or_an_end_of_an_id_is_enough_unless_several_have_it(log: Tr
 def test_secrets_of_a_command_line_are_not_written(log: TransferLog, tmp_path: Path) -> None:
     signature = "c2VudGluZWw%3D"
     log.write(entry(command=f"blobsync u 'https://x/y?sv=1&sig={signature}'", problem=f"?sig={signature}"))
-    assert signature.encode() not in (tmp_path / "transfers.sqlite").read_bytes()
-    assert (tmp_path / "transfers.sqlite").stat().st_mode & 0o077 == 0
+    assert signature.encode() not in (tmp_path / "jobs.sqlite").read_bytes()
+    assert (tmp_path / "jobs.sqlite").stat().st_mode & 0o077 == 0
 
 
 def test_a_log_that_cannot_be_written_is_reported_and_stops_nothing(tmp_path: Path) -> None:
     said: list[str] = []
-    TransferLog(tmp_path / "missing/transfers.sqlite", said.append).write(entry())
+    TransferLog(tmp_path / "missing/jobs.sqlite", said.append).write(entry())
     assert len(said) == 1 and said[0].startswith("this transfer is not in the history: ")
 
 
 @pytest.mark.parametrize("body", [b"no database, but long enough to be looked at" * 50])
 def test_a_damaged_log_is_one_error(tmp_path: Path, body: bytes) -> None:
-    file = tmp_path / "transfers.sqlite"
+    file = tmp_path / "jobs.sqlite"
     file.write_bytes(body)
-    with pytest.raises(LocalFileError, match=r"^the log of transfers .*transfers\.sqlite cannot be used: "):
+    with pytest.raises(LocalFileError, match=r"^the history .*jobs\.sqlite cannot be used: "):
         TransferLog(file).recent()
 
 
 @pytest.mark.parametrize("row", ["{}", "[]", '{"kind": 7, "paths": []}', '{"kind": "upload", "paths": "data"}', "nan"])
 def test_a_foreign_row_is_one_error(log: TransferLog, tmp_path: Path, row: str) -> None:
-    import sqlite3
-
     log.write(entry())
-    with sqlite3.connect(tmp_path / "transfers.sqlite") as db:
+    with sqlite3.connect(tmp_path / "jobs.sqlite") as db:
         db.execute("UPDATE transfers SET entry = ?", (row,))
     db.close()
     with pytest.raises(LocalFileError):
@@ -173,10 +173,8 @@ def test_a_foreign_row_is_one_error(log: TransferLog, tmp_path: Path, row: str) 
 
 
 def test_a_row_of_a_newer_version_is_read(log: TransferLog, tmp_path: Path) -> None:
-    import sqlite3
-
     log.write(entry())
-    with sqlite3.connect(tmp_path / "transfers.sqlite") as db:
+    with sqlite3.connect(tmp_path / "jobs.sqlite") as db:
         db.execute("UPDATE transfers SET entry = json_set(entry, '$.invented', 7)")
     db.close()
     assert len(log.recent()) == 1
@@ -184,4 +182,4 @@ def test_a_row_of_a_newer_version_is_read(log: TransferLog, tmp_path: Path) -> N
 
 def test_nothing_was_logged_where_no_file_is(log: TransferLog, tmp_path: Path) -> None:
     assert log.recent() == ()
-    assert not (tmp_path / "transfers.sqlite").exists()
+    assert not (tmp_path / "jobs.sqlite").exists()

@@ -72,7 +72,7 @@ class Place:
         self.root.mkdir()
         self.file = self.root / "a.json"
         self.store = MemoryStore()
-        self.journal = BlockJournal(root / "blocks.sqlite")
+        self.journal = BlockJournal(root / "unfinished.sqlite")
         self.write(BODY)
 
     def write(self, body: bytes) -> None:

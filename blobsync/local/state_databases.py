@@ -1,0 +1,80 @@
+"""The databases in a project's state folder, by what their loss costs, with the tables of each.
+
+``jobs.sqlite`` has the jobs and the transfers: nothing else knows them. ``index.sqlite`` saves comparing files by their
+content (``index``). ``unfinished.sqlite`` has what runs, and how far what was interrupted had come: it may be lost. The
+nodes of jobs have files with the tables of the last two as well.
+"""
+
+from __future__ import annotations
+
+from blobsync.local import migration
+from blobsync.local.database import Layout
+
+JOBS = Layout(
+    6,
+    """
+create table if not exists jobs (
+    run_id text primary key,
+    native_id text not null,
+    place text not null,
+    backend text not null,
+    cluster text not null,
+    spec text not null,
+    state text not null,
+    exit_code integer,
+    restarts integer not null,
+    reason text not null,
+    submitted real not null,
+    started real,
+    ended real,
+    nodes text not null,
+    cancel_asked integer not null,
+    successor_of text not null,
+    confirmed real not null default 0,
+    home text not null default ''
+);
+create index if not exists by_cluster on jobs (cluster, submitted);
+create index if not exists by_time on jobs (submitted);
+create table if not exists node_changes (
+    run_id text not null,
+    at real not null,
+    running integer not null,
+    wanted integer not null,
+    seen integer not null default 0,
+    primary key (run_id, at)
+);
+create table if not exists state_changes (
+    run_id text not null,
+    at real not null,
+    state text not null,
+    restarts integer not null,
+    seen integer not null,
+    primary key (run_id, at, state)
+);
+-- When the secrets of an ended job were last to be removed from its cluster, and whether they are gone.
+create table if not exists removed_secrets (run_id text primary key, tried real not null, gone integer not null);
+create table if not exists transfers (id text primary key, began real not null, entry text not null);
+create index if not exists transfers_by_time on transfers (began)
+""",
+    migration.JOB_COLUMNS,
+    migration.TRANSFERS,
+    migration.take_over_transfers,
+)
+
+UNFINISHED = Layout(
+    1,
+    """
+create table if not exists uploads (
+    id integer primary key, blob text not null unique, size integer, mtime_ns integer, inode text, at real not null);
+create table if not exists blocks (
+    upload integer not null, sha256 blob not null, size integer not null, current integer not null,
+    primary key (upload, sha256)) without rowid;
+create table if not exists committed (blob text primary key, etag text not null) without rowid;
+-- Of transfers and keepers at work, and of transfers that have begun: what they said last, as JSON.
+create table if not exists running (
+    kind text not null, id text not null, record text not null, stop integer not null default 0,
+    primary key (kind, id)) without rowid
+""",
+    earlier=migration.UNFINISHED,
+    take_over=migration.take_over_unfinished,
+)
