@@ -1,6 +1,7 @@
 """Runs ``blobsync`` with the arguments after the first, each thread under the profiler: ``profiled.py OUTPUT WORD...``.
 
-Writes to OUTPUT as JSON what each function took, waiting left out. A process of its own, so that start-up counts.
+Writes to OUTPUT as JSON what each function took, waiting left out, and its calls: those of it, and those of what is not
+Python by it. A process of its own, so that start-up counts.
 """
 
 from __future__ import annotations
@@ -24,24 +25,28 @@ def _profile(*_: object) -> None:
     _profiles[-1].enable()
 
 
-def _taken() -> dict[str, float]:
-    """Seconds by ``folder/file:function``; what is not Python counts for the function that called it."""
-    taken: dict[str, float] = defaultdict(float)
+def _taken() -> dict[str, tuple[float, int, int]]:
+    """Seconds, calls, and calls of what is not Python by ``folder/file:function``.
+
+    What is not Python counts for the function that called it.
+    """
+    taken: dict[str, tuple[float, int, int]] = defaultdict(lambda: (0.0, 0, 0))
+
+    def add(file: str, function: str, seconds: float, python: int, native: int) -> None:
+        name = f"{'/'.join(Path(file).parts[-2:])}:{function}"
+        known = taken[name]
+        taken[name] = known[0] + seconds, known[1] + python, known[2] + native
+
     for profile in _profiles:
         stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
-        for (file, _, function), (_, _, own, _, callers) in stats.items():
+        for (file, _, function), (_, calls, own, _, callers) in stats.items():
             if file != "~":
-                taken[_named(file, function)] += own
+                add(file, function, own, calls, 0)
                 continue
-            if any(wait in function for wait in _WAITING):
-                continue
-            for (caller, _, name), (_, _, part, _) in callers.items():
-                taken[_named(caller, name)] += part
+            waits = any(wait in function for wait in _WAITING)
+            for (caller, _, name), (_, native, part, _) in callers.items():
+                add(caller, name, 0.0 if waits else part, 0, native)
     return taken
-
-
-def _named(file: str, function: str) -> str:
-    return f"{'/'.join(Path(file).parts[-2:])}:{function}"
 
 
 def main(output: str, *words: str) -> int:

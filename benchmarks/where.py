@@ -1,7 +1,8 @@
 """Where the CPU time of a small file goes: ``python -m benchmarks.where [--files N] [--size BYTES] [--tls]``.
 
 Moves the files up and down with the whole command, in one process, on the fast server: once as it is, for the time, and
-once under the profiler, for the shares. The profiler makes calls dearer, so that stages of many small ones look larger.
+once under the profiler, for the shares and the calls (of Python, and of what is not Python). The profiler makes calls
+dearer, so that stages of many small ones look larger.
 
 With ``--against CHECKOUT`` it prints only the CPU time, medians of ``--rounds``, beside that of the blobsync of another
 checkout in turn, and the median of the ratios of the rounds; also of the same commands again, when nothing has changed.
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from functools import reduce
 from pathlib import Path
 from statistics import median
 
@@ -123,25 +125,36 @@ def _run(command: Command, argv: list[str], server: Emulator, **more: str) -> tu
     return after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime, switches
 
 
-def _print(way: str, options: argparse.Namespace, cpu: tuple[float, float, int], taken: dict[str, float]) -> None:
+def _print(
+    way: str, options: argparse.Namespace, cpu: tuple[float, float, int], taken: dict[str, tuple[float, int, int]]
+) -> None:
     user, system, switches = cpu
-    stages: dict[str, float] = defaultdict(float)
-    for function, seconds in taken.items():
-        stages[_stage(function)] += seconds
+    stages: dict[str, tuple[float, int, int]] = {}
+    for function, measured in taken.items():
+        stages[_stage(function)] = _sum(stages.get(_stage(function), (0.0, 0, 0)), measured)
+    whole = reduce(_sum, stages.values())
     each = (user + system) * 1000 / options.files
-    share = each / sum(taken.values())
-    print(
-        f"\n{options.files:,} files of {options.size:,} bytes, {way}{', TLS' if options.tls else ''}: ms of CPU a file"
-    )
-    for stage, seconds in _most(stages):
-        print(f"  {seconds * share:.4f}  {stage}")
-    print(f"  {each:.4f}  in all: {user:.2f} s user, {system:.2f} s system,", end=" ")
+    share = each / whole[0]
+
+    def line(name: str, measured: tuple[float, int, int]) -> str:
+        seconds, python, native = measured
+        return f"  {seconds * share:.4f} {python / options.files:7.1f} {native / options.files:7.1f}  {name}"
+
+    tls = ", TLS" if options.tls else ""
+    print(f"\n{options.files:,} files of {options.size:,} bytes, {way}{tls}: a file's ms of CPU, its calls, those of C")
+    for stage, measured in _most(stages):
+        print(line(stage, measured))
+    print(line(f"in all: {user:.2f} s user, {system:.2f} s system,", whole), end=" ")
     print(f"{switches / options.files:.1f} context switches a file", flush=True)
-    for function, seconds in _most(taken)[: options.lines]:
-        print(f"    {seconds * share:.4f}  {function}")
+    for function, measured in _most(taken)[: options.lines]:
+        print(f"  {line(function, measured)}")
 
 
-def _most(found: dict[str, float]) -> list[tuple[str, float]]:
+def _sum(one: tuple[float, int, int], other: tuple[float, int, int]) -> tuple[float, int, int]:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+
+
+def _most(found: dict[str, tuple[float, int, int]]) -> list[tuple[str, tuple[float, int, int]]]:
     return sorted(found.items(), key=lambda one: one[1], reverse=True)
 
 

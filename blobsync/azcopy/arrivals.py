@@ -167,8 +167,7 @@ class Arrivals:
             part.discard()
         remote = action.source if isinstance(action.source, RemoteState) else None
         source = RemoteState(size, remote.etag, md5) if remote else None
-        moved = Moved(action, source=source, destination=state, compared_by=content.compared_by)
-        self._run.moved(moved, size)
+        self._run.moved([Moved(action, source=source, destination=state, compared_by=content.compared_by)])
 
     def _checked(self, staged: Path, action: FileAction) -> tuple[Content, int]:
         """The file's content and size, after checking that both are those of the planned blob."""

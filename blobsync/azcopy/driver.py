@@ -208,8 +208,7 @@ class _Transfer:
             again = send_again(self._task, damaged, self._run.listener)
             # The listener has already counted these bytes.
             self._bytes.skip(sum(moved.action.size for moved in again.moved))
-            for moved in again.moved:
-                self._run.moved(moved, moved.action.size)
+            self._run.moved(again.moved)
             for action, failure in again.failed:
                 self._run.report.file_failed(action, failure)
 
@@ -354,7 +353,7 @@ class _Transfer:
             self._run.failed(action, error)
         else:
             self._files.named()
-            self._run.moved(Moved(action, source=source, destination=seen), action.size)
+            self._run.moved([Moved(action, source=source, destination=seen)])
 
     def _mint(self, end: OpenBlob, rights: str) -> SasToken:
         sas = self._engine.mint(end, rights)

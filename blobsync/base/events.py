@@ -1,9 +1,9 @@
 """Progress events of a command, and the interface of their listeners.
 
 Code that makes progress calls ``listener.emit(event)``. The bar, ``on_progress``, the page, ``--timings`` and the
-record of a running transfer are listeners; :func:`together` combines several. There is an event for each file and for
-each block of bytes, so they are named tuples: creating these, and their classes, takes half the time of frozen
-dataclasses.
+record of a running transfer are listeners; :func:`together` combines several. Small files are in one event for all that
+ended together. There is an event for each block of bytes, so they are named tuples: creating these, and their classes,
+takes half the time of frozen dataclasses.
 
 Python's ``logging`` takes a thirtieth of a short command to import, so that notes and debug messages load it late.
 """
@@ -11,7 +11,7 @@ Python's ``logging`` takes a thirtieth of a short command to import, so that not
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -113,16 +113,16 @@ class WorkerMoved(NamedTuple):
 
 
 class FilesCounted(NamedTuple):
-    """More files have moved that are not verified yet, or not known by name; negative: each of these gets a
-    ``FileDone`` now."""
+    """More files have moved that are not verified yet, or not known by name; negative: these are in a
+    ``FilesDone`` now."""
 
     files: int
 
 
-class FileDone(NamedTuple):
-    """One file is finished, or failed."""
+class FilesDone(NamedTuple):
+    """These files, as a user would type them, are finished; with a ``failure`` they have failed."""
 
-    path: str
+    paths: Sequence[str]
     failure: FileFailure | None = None
 
 
@@ -143,7 +143,7 @@ Event: TypeAlias = (
     | BytesReused
     | WorkerMoved
     | FilesCounted
-    | FileDone
+    | FilesDone
     | Note
     | Disconnected
     | Connected

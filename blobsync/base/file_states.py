@@ -27,6 +27,15 @@ class LocalState:
         """Convert the result of ``os.stat`` or ``os.fstat``."""
         return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, md5)
 
+    def is_still(self, found: os.stat_result) -> bool:
+        """As :meth:`same_file`, for the result of ``os.stat`` or ``os.fstat``."""
+        return (
+            self.mtime_ns == found.st_mtime_ns
+            and self.ctime_ns == found.st_ctime_ns
+            and self.size == found.st_size
+            and self.inode == found.st_ino
+        )
+
     def same_file(self, other: LocalState) -> bool:
         """Whether nothing that ``stat`` shows has changed; ignores the MD5."""
         return (self.size, self.mtime_ns, self.ctime_ns, self.inode) == (

@@ -32,6 +32,7 @@ LISTS = (".tsv", ".txt")
 
 # RFC 3986's unreserved characters, and the separator of virtual folders.
 _SAFE_IN_BLOB_NAME = "/-._~"
+_PLAIN = f"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789{_SAFE_IN_BLOB_NAME}"
 
 
 def reaches_another(name: str) -> str | None:
@@ -44,7 +45,8 @@ def reaches_another(name: str) -> str | None:
 
 def quote_blob_name(name: str) -> str:
     """Percent-encode the UTF-8 bytes of ``name`` for the path of a URL."""
-    return quote(name, safe=_SAFE_IN_BLOB_NAME)
+    # Most names need none, and this is for each file.
+    return quote(name, safe=_SAFE_IN_BLOB_NAME) if name.strip(_PLAIN) else name
 
 
 def below(folder: str, relative: str) -> str:

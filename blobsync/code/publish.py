@@ -31,7 +31,7 @@ from blobsync.base.errors import (
     CredentialError,
     PreconditionFailedError,
 )
-from blobsync.base.events import BytesMoved, Expected, FileDone, Listener
+from blobsync.base.events import BytesMoved, Expected, FilesDone, Listener
 from blobsync.base.redaction import SasToken
 from blobsync.code.digest import MANIFEST_NAME, digest_of_records, read_listed
 from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlobStore, Precondition
@@ -143,7 +143,7 @@ def _upload(
     else:
         ids, md5 = _upload_blocks(store, name, stream, listener)
         info = store.put_block_list(name, ids, size=size, md5=md5, properties=properties, condition=condition)
-    listener.emit(FileDone(name, None))
+    listener.emit(FilesDone([name]))
     return info
 
 

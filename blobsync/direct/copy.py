@@ -109,7 +109,7 @@ class CopyJob(FileJob):
         condition = precondition_of(self.action)
         # The request copies everything but the tier, which the survey has recorded.
         tier = self._version.tier if self._version.tier is not None else self._from.properties(self._source).tier
-        self.run.about_to_write(self.action, self._version.size, self._version.md5)
+        self.run.about_to_write((self.action, self._version.size, self._version.md5))
         try:
             with naming_the_source(self._source):
                 return self._to.put_from_url(
@@ -131,7 +131,7 @@ class CopyJob(FileJob):
 
     def _put_list(self) -> CopiedBlob:
         md5 = self._version.md5
-        self.run.about_to_write(self.action, self._version.size, self._version.md5)
+        self.run.about_to_write((self.action, self._version.size, self._version.md5))
         there = self._to.put_block_list(
             self._name,
             [self._ids[index] for index in range(self._pieces)],

@@ -160,7 +160,7 @@ class CopyFromSourceJob(FileJob):
             # Blocks were fetched by name, from whatever had it at that moment.
             demand_version(self._from, self._source, self._version)
         md5 = self._md5 if self._pieces else _EMPTY_MD5
-        self.run.about_to_write(self.action, self._info.size, md5 or b"")
+        self.run.about_to_write((self.action, self._info.size, md5 or b""))
         condition = precondition_of(self.action)
         if not self._pieces:
             there = self._to.put(self._name, b"", md5=_EMPTY_MD5, properties=self._properties, condition=condition)

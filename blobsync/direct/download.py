@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.file_states import RemoteState
-from blobsync.direct.pool import FileJob, RunState
+from blobsync.direct.pool import FileJob, RunState, Written
 from blobsync.direct.reads import ANOTHER_VERSION, Content, changed_while_read, read_range, version_of, wrong_length
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import relative_name
@@ -49,6 +49,7 @@ class DownloadJob(FileJob):
             start += len(data)
             self._content.update(data)
             self.count(len(data))
+        self._content.demand(self._name)
 
     def order(self) -> GetOrder:
         return GetOrder(self._name, self._version.etag, self._version.size)
@@ -59,16 +60,17 @@ class DownloadJob(FileJob):
             raise wrong_length(self._name, len(end), self._version.size)
         self._opened.write_at(0, end)
         self._content.update(end)
-        self.count(len(end))
+        self._content.demand(self._name)
 
     def refused(self, error: BlobsyncError) -> BlobsyncError:
         return changed_while_read(self._name) if isinstance(error, ANOTHER_VERSION) else error
 
+    def written(self) -> Written:
+        return self.action, self._version.size, self._content.digest()
+
     def commit(self) -> Moved:
         md5 = self._content.digest()
-        self._content.demand(self._name)
         expected = self.action.destination if self.action.target is None else None
-        self.run.about_to_write(self.action, self._version.size, md5)
         state = self._opened.commit(expected, md5)
         source = RemoteState(self._version.size, self._version.etag, md5)
         return Moved(self.action, source=source, destination=state, compared_by=self._content.compared_by)

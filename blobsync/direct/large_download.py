@@ -340,7 +340,7 @@ class LargeDownloadJob(FileJob):
             md5 = self._content.digest()
             self._content.demand(self._name)
             expected = self.action.destination if self.action.target is None else None
-            self.run.about_to_write(self.action, self._version.size, md5)
+            self.run.about_to_write((self.action, self._version.size, md5))
             state = self._opened.commit(expected, md5)
         except BaseException:
             self._spoiled = True

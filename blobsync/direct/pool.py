@@ -15,9 +15,9 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Listener, UnderWay
@@ -263,17 +263,18 @@ class RunState:
         self._giving_up = CircuitBreaker()
         self._under_way: set[FileJob] = set()
 
-    def about_to_write(self, action: FileAction, size: int, md5: bytes | None) -> None:
-        """Note that the next request, or rename, gives a file so many bytes; ``md5`` is None if it is unknown."""
-        if self._intents is not None and self._ends is not None and md5 is not None:
-            self._intents.add(self._ends, action.path, action.target, size, md5)
+    def about_to_write(self, *files: Written) -> None:
+        """Note what the next requests, or renames, give files."""
+        if files and self._intents is not None and self._ends is not None:
+            noted = [(action.path, action.target, size, md5) for action, size, md5 in files if md5 is not None]
+            self._intents.add(self._ends, *noted)
 
-    def begins(self, job: FileJob) -> None:
-        """Report to the listener that a file is under way."""
+    def begins(self, jobs: Sequence[FileJob]) -> None:
+        """Report to the listener that files are under way; there is one at least."""
         with self._lock:
-            self._under_way.add(job)
+            self._under_way.update(jobs)
             count = len(self._under_way)
-        self.listener.emit(UnderWay(count, self.task.part.shown(job.action)))
+        self.listener.emit(UnderWay(count, self.task.part.shown(jobs[-1].action)))
 
     @contextmanager
     def buffer(self, count: int) -> Iterator[None]:
@@ -289,37 +290,48 @@ class RunState:
         if self.stop.wait(self._bucket.delay(count)):
             raise Stopped
 
-    def moved(self, moved: Moved, size: int) -> None:
-        """Report one file as moved."""
+    def moved(self, moved: Sequence[Moved]) -> None:
+        """Report files as moved."""
+        if not moved:
+            return
         with self._lock:
             self._giving_up.moved()
-            self.reported.add(moved.action.path)
-            self.files_moved += 1
-            self.bytes_moved += size
-        self.report.file_moved(moved)
+            self.reported.update([each.action.path for each in moved])
+            self.files_moved += len(moved)
+            self.bytes_moved += sum([each.action.size for each in moved])
+        self.report.files_moved(moved)
 
     def all_failed(self, error: BlobsyncError) -> None:
         """Report every file as failed, because none could be begun."""
         for action in self.task.actions:
             self.failed(action, error)
 
-    def finish(self, job: FileJob, error: BaseException | None) -> bool:
-        """Commit and report a file whose pieces are all moved, or report its ``error``; then release it.
+    def finish(self, ended: Sequence[Ended]) -> list[FileJob]:
+        """Commit and report files whose pieces are all moved, or report their errors; and release them.
 
-        Returns True if the whole file is to be moved again.
+        Returns those that are to be moved again.
         """
         with self._lock:
-            self._under_way.discard(job)
-        if error is None:
+            self._under_way.difference_update([job for job, _ in ended])
+        self.about_to_write(*[found for job, error in ended if error is None and (found := job.written())])
+        moved: list[Moved] = []
+        again: list[FileJob] = []
+        for job, error in ended:
             try:
-                moved = job.commit()
+                if error is None:
+                    moved.append(job.commit())
             except (BlobsyncError, Stopped) as caught:
                 error = caught
-            else:
-                self.moved(moved, job.action.size)
-        job.release()
-        if not isinstance(error, BlobsyncError):
-            return False
+            job.release()
+            if isinstance(error, BlobsyncError):
+                # In their order: what moved in between shows that others fail by themselves.
+                self.moved(moved)
+                moved = []
+                again += [job] if self._is_to_move_again(job, error) else []
+        self.moved(moved)
+        return again
+
+    def _is_to_move_again(self, job: FileJob, error: BlobsyncError) -> bool:
         if not self.stop.is_set() and job.worth_another_try(error):
             job.start_over()
             return True
@@ -338,6 +350,10 @@ class RunState:
         self.report.file_failed(action, failure)
 
 
+# The action of a file, and its size and MD5 (None if it is unknown) once it is written.
+Written: TypeAlias = tuple[FileAction, int, bytes | None]
+
+
 class FileJob(abc.ABC):
     """One file to be moved. Call ``open``, ``piece`` as often as ``open`` said, from any threads, then ``close``."""
 
@@ -345,7 +361,9 @@ class FileJob(abc.ABC):
         self.run = run
         self.action = action
         self.attempt = 1
-        self._counted = self._reused = 0
+        # Bytes of this attempt that the listener has heard of.
+        self.counted = 0
+        self._reused = 0
         self._count_lock = threading.Lock()
 
     @abc.abstractmethod
@@ -355,6 +373,10 @@ class FileJob(abc.ABC):
     @abc.abstractmethod
     def piece(self) -> None:
         """Move the next piece that no other thread has taken."""
+
+    def written(self) -> Written | None:
+        """What :meth:`commit` writes; None for jobs that have written it by then, or note it themselves."""
+        return None
 
     @abc.abstractmethod
     def commit(self) -> Moved:
@@ -369,7 +391,7 @@ class FileJob(abc.ABC):
         raise NotImplementedError
 
     def landed(self, end: BlobInfo | bytes) -> None:
-        """Handle the service's response to the order."""
+        """Handle the service's response to the order. The caller counts the bytes."""
         raise NotImplementedError
 
     def refused(self, error: BlobsyncError) -> BlobsyncError:
@@ -382,7 +404,7 @@ class FileJob(abc.ABC):
     def count(self, size: int) -> None:
         """Report bytes under way to the listener."""
         with self._count_lock:
-            self._counted += size
+            self.counted += size
         self.run.listener.emit(BytesMoved(size))
 
     @contextmanager
@@ -424,11 +446,15 @@ class FileJob(abc.ABC):
 
     def take_back(self) -> None:
         """Uncount the bytes of this attempt."""
-        if self._counted:
-            self.run.listener.emit(BytesMoved(-self._counted))
+        if self.counted:
+            self.run.listener.emit(BytesMoved(-self.counted))
         if self._reused:
             self.run.listener.emit(BytesReused(-self._reused))
-        self._counted = self._reused = 0
+        self.counted = self._reused = 0
+
+
+# A job, and the error that ended it.
+Ended: TypeAlias = tuple[FileJob, BaseException | None]
 
 
 class _Begun:
@@ -511,7 +537,7 @@ class WorkerPool:
         if self._run.hopeless is not None:
             self._close(job, self._run.hopeless)
             return None
-        self._run.begins(job)
+        self._run.begins([job])
         try:
             pieces = job.open()
         except (BlobsyncError, Stopped) as error:
@@ -548,12 +574,11 @@ class WorkerPool:
         self._close(begun.job, begun.error)
 
     def _close(self, job: FileJob, error: BaseException | None) -> None:
-        again = self._run.finish(job, error)
+        again = self._run.finish([(job, error)])
         with self._changed:
             self._open.discard(job)
             self._busy -= 1
-            if again:
-                self._again.append(job)
+            self._again += again
             self._changed.notify_all()
 
 
@@ -569,7 +594,7 @@ _SAME = 1.0
 
 
 class AdaptiveConcurrency:
-    """``now`` is how many requests may be under way. Call ``finished`` after each; for use by one thread.
+    """``now`` is how many requests may be under way. Call ``finished`` after some; for use by one thread.
 
     ``clock`` is in seconds and monotonic.
     """
@@ -586,9 +611,9 @@ class AdaptiveConcurrency:
         self._before, self._rate = start, 0.0
         self._measure_from(clock())
 
-    def finished(self, throttled: int) -> None:
-        """Count one finished request; ``throttled`` is how often the service has asked to slow down so far."""
-        self._count += 1
+    def finished(self, throttled: int, count: int = 1) -> None:
+        """Count finished requests; ``throttled`` is how often the service has asked to slow down so far."""
+        self._count += count
         if throttled != self._throttled:
             self._throttled = throttled
             self._shrink(self._clock())

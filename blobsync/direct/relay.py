@@ -152,13 +152,13 @@ class RelayJob(FileJob):
     def _put(self, data: bytes, sent: Sent) -> None:
         md5 = self._whole.digest()
         self._whole.demand(self._source)
-        self.run.about_to_write(self.action, self._version.size, md5)
+        self.run.about_to_write((self.action, self._version.size, md5))
         condition = precondition_of(self.action)
         properties = self._carried
         self._info = self._to.put(self._name, data, md5=md5, properties=properties, condition=condition, sent=sent)
 
     def _put_list(self, md5: bytes) -> BlobInfo:
-        self.run.about_to_write(self.action, self._version.size, md5)
+        self.run.about_to_write((self.action, self._version.size, md5))
         blocks = [self._ids[index] for index in range(self._begun)]
         return self._to.put_block_list(
             self._name,

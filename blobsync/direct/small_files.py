@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError
-from blobsync.direct.pool import AdaptiveConcurrency, FileJob, RunState, Stopped
-from blobsync.store.protocol import BlobInfo, Orders
+from blobsync.base.events import BytesMoved
+from blobsync.direct.pool import AdaptiveConcurrency, Ended, FileJob, RunState, Stopped
+from blobsync.store.protocol import BlobInfo, Order, Orders, PutOrder
 
 # Seconds until an interrupted run is noticed.
 _NOTICE = 0.2
@@ -103,13 +105,12 @@ class SmallFiles:
                     if not more:
                         return
                     continue
-                for job, end in orders.ended(0 if more else _NOTICE):
-                    assert isinstance(job, FileJob)
-                    self._ended(job, end)
+                if ended := orders.ended(0 if more else _NOTICE):
+                    self._land(ended)
                     with self._lock:
                         self._throttled += orders.throttled - throttled
                         throttled = orders.throttled
-                        self._width.finished(self._throttled)
+                        self._width.finished(self._throttled, len(ended))
         finally:
             orders.close()
 
@@ -122,50 +123,63 @@ class SmallFiles:
 
     def _begin_some(self, orders: Orders) -> bool:
         """Begin a few files; returns whether there is room, and work, for more."""
-        for _ in range(_AT_ONCE):
-            if orders.under_way >= max(1, self._width.now // (HANDS if self._slow else 1)):
-                return False
-            job = self._next()
-            if job is None:
-                return False
-            self._begin(job, orders)
-        return True
+        width = max(1, self._width.now // (HANDS if self._slow else 1))
+        jobs = self._next(max(0, min(width - orders.under_way, _AT_ONCE)))
+        if not jobs:
+            return False
+        self._begin(jobs, orders)
+        return orders.under_way < width
 
-    def _next(self) -> FileJob | None:
+    def _next(self, most: int) -> list[FileJob]:
         with self._lock:
-            job = self._again.popleft() if self._again else next(self._waiting, None)
-            if job is not None:
-                self._open.add(job)
-            return job
+            jobs = [self._again.popleft() for _ in range(min(most, len(self._again)))]
+            jobs += islice(self._waiting, most - len(jobs))
+            self._open.update(jobs)
+            return jobs
 
-    def _begin(self, job: FileJob, orders: Orders) -> None:
-        error: BaseException | None = self._run.hopeless
-        if error is None:
+    def _begin(self, jobs: Sequence[FileJob], orders: Orders) -> None:
+        hopeless = self._run.hopeless
+        if hopeless is not None:
+            self._close([(job, hopeless) for job in jobs])
+            return
+        self._run.begins(jobs)
+        ready: list[tuple[FileJob, Order]] = []
+        failed: list[Ended] = []
+        for job in jobs:
             try:
-                self._run.begins(job)
                 began = self._wall()
                 pieces = job.open()
                 assert pieces == 1, "only files of one piece are small"
-                order = job.order()
+                ready.append((job, job.order()))
                 self._waited_for_disk(began)
-                orders.begin(job, order)
-                return
             except (BlobsyncError, Stopped) as caught:
-                error = caught
-        self._close(job, error)
+                failed.append((job, caught))
+        puts = [(job.action, len(order.body), order.md5) for job, order in ready if isinstance(order, PutOrder)]
+        self._run.about_to_write(*puts)
+        for job, order in ready:
+            orders.begin(job, order)
+        self._close(failed)
 
-    def _ended(self, job: FileJob, end: BlobInfo | bytes | BlobsyncError) -> None:
-        error: BaseException | None = None
-        if isinstance(end, BlobsyncError):
-            error = job.refused(end)
-        else:
+    def _land(self, ended: Sequence[tuple[object, BlobInfo | bytes | BlobsyncError]]) -> None:
+        closing: list[Ended] = []
+        size = 0
+        for job, end in ended:
+            assert isinstance(job, FileJob)
+            if isinstance(end, BlobsyncError):
+                closing.append((job, job.refused(end)))
+                continue
             try:
                 began = self._wall()
                 job.landed(end)
+                job.counted = job.action.size
+                size += job.action.size
+                closing.append((job, None))
                 self._waited_for_disk(began)
             except (BlobsyncError, Stopped) as caught:
-                error = caught
-        self._close(job, error)
+                closing.append((job, caught))
+        if size:
+            self._run.listener.emit(BytesMoved(size))
+        self._close(closing)
 
     def _waited_for_disk(self, began: float) -> None:
         """Decide after a few files whether the disk is slow and more threads are needed, for the rest of the run.
@@ -187,9 +201,8 @@ class SmallFiles:
                     self._changed.notify_all()
             self._files = self._slow_files = 0
 
-    def _close(self, job: FileJob, error: BaseException | None) -> None:
-        again = self._run.finish(job, error)
+    def _close(self, ended: Sequence[Ended]) -> None:
+        again = self._run.finish(ended)
         with self._lock:
-            self._open.discard(job)
-            if again:
-                self._again.append(job)
+            self._open.difference_update([job for job, _ in ended])
+            self._again += again

@@ -10,7 +10,6 @@ from base64 import b64encode
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, ChecksumError, StorageError, StorageUnreachableError, ThrottledError
@@ -251,6 +250,7 @@ class UploadJob(FileJob):
             if not self._in_blocks:
                 self.run.pace(length)
                 name, _, md5, properties, condition = self._whole_order(data)
+                self.run.about_to_write((self.action, length, md5))
                 with self.sending(length) as sent:
                     self._info = self._store.put(
                         name, data, md5=md5, properties=properties, condition=condition, sent=sent
@@ -266,7 +266,6 @@ class UploadJob(FileJob):
     def landed(self, end: BlobInfo | bytes) -> None:
         assert isinstance(end, BlobInfo)
         self._info = end
-        self.count(self._size)
 
     def commit(self) -> Moved:
         md5 = self._whole.digest()
@@ -274,12 +273,9 @@ class UploadJob(FileJob):
             self._info = self._put_list(md5)
         if self._info.md5 not in {None, md5}:
             raise ChecksumError(f"the service stored other bytes of {self._name} than were sent", path=self._name)
-        return Moved(
-            self.action,
-            source=replace(self._opened.state, md5=md5),
-            destination=RemoteState(self._size, self._info.etag, md5),
-            reused=self.reused,
-        )
+        read = self._opened.state
+        source = LocalState(read.size, read.mtime_ns, read.ctime_ns, read.inode, md5)
+        return Moved(self.action, source, RemoteState(self._size, self._info.etag, md5), self.reused)
 
     def worth_another_try(self, error: BlobsyncError) -> bool:
         """Also once more if blocks that were put are gone: then the missing ones are sent."""
@@ -315,9 +311,7 @@ class UploadJob(FileJob):
 
     def _whole_order(self, data: bytes) -> PutOrder:
         self._opened.check_unchanged()
-        md5 = self._whole.digest()
-        self.run.about_to_write(self.action, self._size, md5)
-        return PutOrder(self._name, data, md5, self._properties(), self._condition)
+        return PutOrder(self._name, data, self._whole.digest(), self._properties(), self._condition)
 
     def _put_block(self, index: int, data: bytes) -> None:
         block = self._order[index] = Block(block_id_of(hashlib.sha256(data).digest()), len(data))
@@ -333,7 +327,7 @@ class UploadJob(FileJob):
 
     def _put_list(self, md5: bytes) -> BlobInfo:
         self._opened.check_unchanged()
-        self.run.about_to_write(self.action, self._size, md5)
+        self.run.about_to_write((self.action, self._size, md5))
         blocks = [self._order[index] for index in range(self._begun)]
         written = self._store.put_block_list(
             self._name,

@@ -54,11 +54,11 @@ class SourceFile:
         with naming(self._path):
             self.fd = os.open(path, _READ if folder is None else _READ | os.O_NOFOLLOW, dir_fd=folder)
             found = os.fstat(self.fd)
-        self.state = LocalState.of(found)
+        self.state = expected if isinstance(expected, LocalState) else LocalState.of(found)
         if not stat.S_ISREG(found.st_mode):
             self.close()
             raise LocalFileError(f"{self._path}: not a regular file", path=str(self._path))
-        if isinstance(expected, LocalState) and not expected.same_file(self.state):
+        if not self.state.is_still(found):
             self.close()
             raise self._changed()
 
@@ -75,8 +75,8 @@ class SourceFile:
     def check_unchanged(self) -> None:
         """Raise ``ChangedWhileReadError`` if the file was written to since it was opened."""
         with naming(self._path):
-            now = LocalState.of(os.fstat(self.fd))
-        if not now.same_file(self.state):
+            now = os.fstat(self.fd)
+        if not self.state.is_still(now):
             raise self._changed()
 
     def close(self) -> None:

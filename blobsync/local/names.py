@@ -100,15 +100,16 @@ def local_problem(relative: str, root: str = "") -> str | None:
     """Why the blob ``relative`` (below the mapped folder) cannot or must not become a file below ``root``."""
     if "\x00" in relative:
         return "contains a NUL character"
-    is_ascii = relative.isascii()
-    for part in relative.split("/"):
-        if part == "":
-            return "has an empty part ('//', or a '/' at an end)"
-        if part in {".", ".."}:
+    between = f"/{relative}/"
+    if "//" in between:
+        return "has an empty part ('//', or a '/' at an end)"
+    for part in (".", ".."):
+        if f"/{part}/" in between:
             return f"has the part '{part}', which would escape the folder"
-        if len(part if is_ascii else part.encode("utf-8", "surrogatepass")) > MAX_PART_BYTES:
+    if len(relative) > MAX_PART_BYTES or not relative.isascii():
+        if any(len(part.encode("utf-8", "surrogatepass")) > MAX_PART_BYTES for part in relative.split("/")):
             return f"has a part of more than {MAX_PART_BYTES:,} bytes"
-        if not is_ascii and _SURROGATE.search(part):
+        if _SURROGATE.search(relative):
             return "is not valid Unicode"
     if is_temporary(relative.rpartition("/")[2]):
         return "looks like an unfinished download"
@@ -120,15 +121,16 @@ def local_problem(relative: str, root: str = "") -> str | None:
 
 def blob_problem(name: str) -> str | None:
     """Why the service would refuse ``name`` (the whole blob name), or treat it as another one."""
-    if _SURROGATE.search(name):
-        return "is not valid UTF-8"
-    if found := _CONTROL.search(name):
-        return f"contains the control character {found.group()!a}"
+    if not (name.isascii() and name.isprintable()):
+        if _SURROGATE.search(name):
+            return "is not valid UTF-8"
+        if found := _CONTROL.search(name):
+            return f"contains the control character {found.group()!a}"
     if len(name) > MAX_NAME_CHARS:
         return f"makes a blob name of more than {MAX_NAME_CHARS} characters"
     if name.count("/") >= _MAX_SEGMENTS:
         return f"makes a blob name of more than {_MAX_SEGMENTS} parts"
-    if any(part in {".", ".."} for part in name.split("/")):
+    if "/./" in (between := f"/{name}/") or "/../" in between:
         return "has a part that is '.' or '..', which URLs cannot contain"
     return reaches_another(name)
 

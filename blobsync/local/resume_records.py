@@ -496,6 +496,7 @@ _INTENTS_SUFFIX = ".intents"
 _INTENTS_BYTES = 64 << 20
 _INTENTS_FILES = 2
 _MD5_BYTES = 16
+_ZERO = "\0"
 
 
 class Ends(NamedTuple):
@@ -530,14 +531,17 @@ class WriteIntents:
         self._ends: Ends | None = None
         self._lock = threading.Lock()
 
-    def add(self, ends: Ends, path: str, target: str | None, size: int, md5: bytes) -> None:
-        """Write a line. Call it before the file gets this content. ``target`` is None if it is ``path``."""
-        name = path if target is None else f"{path}\0{target}"
-        if "\n" in name:
-            return
-        data = f"f{md5.hex()}\0{size}\0{name}\n".encode("utf-8", "surrogateescape")
+    def add(self, ends: Ends, *files: tuple[str, str | None, int, bytes]) -> None:
+        """Write a line for each of these: path, target, size, MD5. Call it before any of the files gets this content.
+        A target is None if it is the path."""
+        lines = [
+            f"f{md5.hex()}\0{size}\0{path if target is None else f'{path}{_ZERO}{target}'}\n"
+            for path, target, size, md5 in files
+            if "\n" not in path and "\n" not in (target or "")
+        ]
+        data = "".join(lines).encode("utf-8", "surrogateescape")
         with self._lock:
-            if self._broken:
+            if self._broken or not data:
                 return
             try:
                 if not self._files or self._size >= self._most:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.errors import FailureCode, FileFailure
-from blobsync.base.events import BytesMoved, BytesReused, Event, Expected, FileDone, FilesCounted, Looked, Note
+from blobsync.base.events import BytesMoved, BytesReused, Event, Expected, FilesCounted, FilesDone, Looked, Note
 from blobsync.base.file_states import LocalState
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.locations import LocalLocation
@@ -96,8 +96,8 @@ class NodeProgress:
                 self._size += event.size
             elif isinstance(event, FilesCounted):
                 self._files += event.files
-            elif isinstance(event, FileDone):
-                self._files += 1
+            elif isinstance(event, FilesDone):
+                self._files += len(event.paths)
             elif isinstance(event, Looked):
                 self._listed += event.files
 

@@ -37,7 +37,7 @@ import itertools
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, islice
+from itertools import groupby
 from operator import attrgetter, itemgetter
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -399,7 +399,7 @@ def leave_out(
     """Remove the files whose names the destination cannot have (``problem`` says why); each is a failure."""
     kept, failures = [], []
     for action in actions:
-        why = next((found for name in written_names(action) if (found := problem(name))), None)
+        why = next(filter(None, map(problem, written_names(action))), None)
         if why is None:
             kept.append(action)
         else:
@@ -413,17 +413,16 @@ def name_failure(path: str, why: str) -> FileFailure:
     return FileFailure(path, FailureCode.NAMES_UNSAFE, f"left out: its name {why}", "rename it, or --exclude it")
 
 
-def written_names(action: FileAction) -> Iterator[str]:
+def written_names(action: FileAction) -> Sequence[str]:
     """The names that an action writes at the destination."""
-    if action.action is Action.TRANSFER:
-        yield action.path
-        if action.aside and action.path:
-            yield sibling(action.path, action.aside)
+    if action.action is not Action.TRANSFER:
+        return ()
+    return (action.path, sibling(action.path, action.aside)) if action.aside and action.path else (action.path,)
 
 
-def _aside(action: FileAction) -> Iterator[str]:
+def _aside(action: FileAction) -> Sequence[str]:
     """The name of the copy aside, if there is one."""
-    return islice(written_names(action), 1, None)
+    return written_names(action)[1:]
 
 
 # Maximum number of names in an error; its count includes all.

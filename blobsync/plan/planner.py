@@ -480,7 +480,10 @@ def _check_names(
 def _rules(part: LivePart, looked: Survey) -> tuple[Callable[[str], str | None], bool, bool]:
     """The destination's rule for names, whether it ignores case, and whether the names come from a container."""
     one_case = isinstance(part.destination, LocalLocation) and ignores_case(part.destination.path)
-    return _name_rule(part, looked.shape), one_case, part.route is Route.DOWNLOAD
+    # Files whose names the service refuses were left out.
+    is_checked = _names_from_elsewhere(part) and looked.shape is Shape.FOLDER
+    rule = (lambda name: None) if is_checked else _name_rule(part, looked.shape)
+    return rule, one_case, part.route is Route.DOWNLOAD
 
 
 def _look_above(part: LivePart, looked: Survey, *, writes: bool) -> None:

@@ -25,8 +25,8 @@ from blobsync.base.events import (
     Disconnected,
     Event,
     Expected,
-    FileDone,
     FilesCounted,
+    FilesDone,
     Hashing,
     Looked,
     Moving,
@@ -373,7 +373,7 @@ class ProgressCounter:
             BytesReused: self._bytes_reused,
             WorkerMoved: self._worker_moved,
             UnderWay: self._under_way,
-            FileDone: self._file_done,
+            FilesDone: self._files_done,
             FilesCounted: self._files_counted,
             Disconnected: self._disconnected,
             Connected: self._connected,
@@ -435,12 +435,12 @@ class ProgressCounter:
     def _under_way(self, event: UnderWay) -> None:
         self.moving_now, self.current = event.files, event.path
 
-    def _file_done(self, event: FileDone) -> None:
-        # A second engine may have tried the file again.
-        again = event.path in self._failed
-        self.files += not again
-        self.failures += (event.failure is not None) - again
-        (self._failed.discard if event.failure is None else self._failed.add)(event.path)
+    def _files_done(self, event: FilesDone) -> None:
+        # A second engine may have tried a file again.
+        again = len(self._failed.intersection(event.paths))
+        self.files += len(event.paths) - again
+        (self._failed.difference_update if event.failure is None else self._failed.update)(event.paths)
+        self.failures = len(self._failed)
         self._stir()
         self.show(force=False)
 

@@ -86,7 +86,7 @@ def _record(ledger: Ledger, part: LivePart, action: FileAction, intents: list[Wr
         there = hash_file(part.destination.at(action.path))
     for each in intents:
         if there is not None and (each.size, each.md5) == (there.size, there.md5):
-            ledger.seen(Moved(action, source=_gone(part, each)), there)
+            ledger.seen([(Moved(action, source=_gone(part, each)), there)])
             return
     if any(not each.md5 and there is not None and each.size == there.size for each in intents):
         _record_if_equal(ledger, part, action)
@@ -102,7 +102,7 @@ def _record_if_equal(ledger: Ledger, part: LivePart, action: FileAction) -> None
     one = with_md5(part.source, action.path, source)
     other = with_md5(part.destination, action.path, there)
     if one.md5 is not None and one.md5 == other.md5:
-        ledger.seen(Moved(action, source=one), other)
+        ledger.seen([(Moved(action, source=one), other)])
 
 
 def _gone(part: LivePart, intent: WriteIntent) -> FileState:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import FailureCode, FileFailure, NothingMatchedError, ShapeConflictError, UsageError
-from blobsync.base.events import Expected, FileDone, Listener, Note, Phase
+from blobsync.base.events import Expected, FilesDone, Listener, Note, Phase
 from blobsync.base.locations import reaches_another
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.config.mapping import Resolution
@@ -241,8 +241,7 @@ def _remove(
         unsafe = {blob.name: f"its name {why}" for blob in chunk if (why := reaches_another(blob.name))}
         failed.update(end.store.delete_many([blob.name for blob in chunk if blob.name not in unsafe]))
         failed.update(unsafe)
-        for blob in chunk:
-            listener.emit(FileDone(shown(blob.name), None))
+        listener.emit(FilesDone([shown(blob.name) for blob in chunk]))
     for name in _still_there(end, deletion):
         failed.setdefault(name, "it is still there")
     for name, reason in sorted(failed.items()):

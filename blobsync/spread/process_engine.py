@@ -277,7 +277,7 @@ class _Run:
             with self._changed:
                 self._giving_up.moved()
             account.arrived(self._listener)
-            self._report.file_moved(as_seen_here(part.destination, moved))
+            self._report.files_moved([as_seen_here(part.destination, moved)])
             return
         action = account.failed(record)
         # The lost worker may have moved it without being able to report it.
@@ -285,7 +285,7 @@ class _Run:
             there = written_before(part, action)
             if there is not None:
                 account.found(action)
-                self._report.file_moved(there)
+                self._report.files_moved([there])
                 return
         self._report.file_failed(action, FileFailure(part.shown(action), failure.code, failure.message, failure.hint))
         with self._changed:

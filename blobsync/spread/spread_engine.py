@@ -171,8 +171,7 @@ class SpreadEngine:
                 tasks.stop()
                 with suppress(BlobsyncError):
                     run.hear()
-                for moved in shares[0].reported.values():
-                    report.file_moved(moved._replace(destination=None))
+                report.files_moved([moved._replace(destination=None) for moved in shares[0].reported.values()])
                 raise
             if not any(share.left for share in shares):
                 return
@@ -335,8 +334,7 @@ def _verify(share: _Share, task: MoveTask, listener: Listener) -> None:
 
 def _tell(share: _Share, report: MoveReport, listener: Listener) -> None:
     listener.emit(FilesCounted(-len(share.verified)))
-    for moved in share.verified:
-        report.file_moved(moved)
+    report.files_moved(share.verified)
     for action, failure in share.failed:
         report.file_failed(action, failure)
 

@@ -52,8 +52,8 @@ def take_over(
     for key, reports in told.items():
         part, index = by_ends[key], records(by_ends[key].key)
         ledger = Ledger(replace(part, actions=tuple(each.action for each in reports)), index, now_ns=lambda: begun_ns)
-        for moved in compared(part, reports, lambda event: None).verified:
-            ledger.seen(moved, moved.destination)
+        verified = compared(part, reports, lambda event: None).verified
+        ledger.seen([(moved, moved.destination) for moved in verified])
         ledger.save()
         left = [*untold[key], *(each.action for each in reports if each.action.path not in ledger.verified)]
         count += len(ledger.verified) + len(record_unreported(part, left, index))

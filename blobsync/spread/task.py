@@ -209,8 +209,9 @@ class _Collected:
         with self._lock:
             return list(self._records)
 
-    def file_moved(self, moved: Moved) -> None:
-        self._add(FileRecord(moved.action.path, moved.source, moved.destination, moved.reused, moved.compared_by))
+    def files_moved(self, moved: Sequence[Moved]) -> None:
+        for each in moved:
+            self._add(FileRecord(each.action.path, each.source, each.destination, each.reused, each.compared_by))
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None:
         if failure.code is FailureCode.CHANGED_MEANWHILE:
@@ -244,7 +245,7 @@ class _Collected:
             self._add(FileRecord(action.path, failure=failure))
             return
         there = states_at_destination(self._part.destination, [moved], lambda event: None).get(action.path)
-        self.file_moved(moved._replace(destination=there))
+        self.files_moved([moved._replace(destination=there)])
 
 
 class _Children:

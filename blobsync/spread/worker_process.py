@@ -85,10 +85,11 @@ class Outgoing:
         elif isinstance(event, Note | Disconnected | Connected):
             self.say(event)
 
-    def file_moved(self, moved: Moved) -> None:
+    def files_moved(self, moved: Sequence[Moved]) -> None:
         with self._lock:
-            self._names.append(moved.action.target or moved.action.path)
-        self.say(FileRecord(moved.action.path, moved.source, moved.destination, moved.reused, moved.compared_by))
+            self._names += [each.action.target or each.action.path for each in moved]
+        for each in moved:
+            self.say(FileRecord(each.action.path, each.source, each.destination, each.reused, each.compared_by))
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None:
         self.say(FileRecord(action.path, failure=failure))

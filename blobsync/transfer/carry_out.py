@@ -24,8 +24,8 @@ from blobsync.base.events import (
     Emit,
     Event,
     Expected,
-    FileDone,
     FilesCounted,
+    FilesDone,
     Listener,
     Moving,
     Note,
@@ -300,15 +300,15 @@ class _Report(NamedTuple):
     engine: str
     to_come: frozenset[Retry]
 
-    def file_moved(self, moved: Moved) -> None:
-        path = moved.action.path
-        if not self.ledger.moved(moved):
-            return
-        if path in self.ledger.pending:
-            # A file that has to be looked at first is shown after that, and counted now.
-            self.run.listener.emit(FilesCounted(1))
-        else:
-            self._report(moved.action, self.ledger.failures.get(path))
+    def files_moved(self, moved: Sequence[Moved]) -> None:
+        ledger = self.ledger
+        moved = ledger.moved(moved)
+        # A file that has to be looked at first is shown after that, and counted now.
+        waiting = sum([each.action.path in ledger.pending for each in moved]) if ledger.pending else 0
+        if waiting:
+            self.run.listener.emit(FilesCounted(waiting))
+        if waiting < len(moved):
+            _report(self.run, ledger, [each.action for each in moved if each.action.path not in ledger.pending])
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None:
         self.ledger.failed(action, failure)
@@ -316,12 +316,7 @@ class _Report(NamedTuple):
         if may_go_on or failure.code is FailureCode.CHANGED_MEANWHILE:
             self.run.unreported[self.ledger.part.shown(action)] = self.ledger, action
         else:
-            self._report(action, failure)
-
-    def _report(self, action: FileAction, failure: FileFailure | None) -> None:
-        shown = self.ledger.part.shown(action)
-        self.run.unreported.pop(shown, None)
-        self.run.listener.emit(FileDone(shown, failure))
+            _report(self.run, self.ledger, [action])
 
     def file_kept(self, action: FileAction, size: int) -> None:
         self.ledger.kept[action.path] = size
@@ -332,6 +327,25 @@ class _Report(NamedTuple):
 
     def azcopy_job(self, job_id: str) -> None:
         self.run.azcopy_job_ids.append(job_id)
+
+
+def _report(run: _Run, ledger: Ledger, actions: Sequence[FileAction], *, counted: bool = False) -> None:
+    """Tell the listener of files whose outcome is known: all that are done together. ``counted``: they were counted
+    without a name before."""
+    done: list[str] = []
+    groups: list[FilesDone] = []
+    for action in actions:
+        shown = ledger.part.shown(action)
+        failure = ledger.failures.get(action.path) or ledger.strangers.get(action.path)
+        run.unreported.pop(shown, None)
+        if failure is None:
+            done.append(shown)
+        else:
+            groups.append(FilesDone([shown], failure))
+    for each in [FilesDone(done), *groups] if done else groups:
+        if counted:
+            run.listener.emit(FilesCounted(-len(each.paths)))
+        run.listener.emit(each)
 
 
 def carry_out(
@@ -561,7 +575,7 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], first: str)
         there = _written_before(ledger, action) if failure.code.retry is Retry.DIRECT_AFTER_AZCOPY else None
         if there is not None:
             ledger.failures.pop(action.path)
-            _Report(run, ledger, first, _LAST).file_moved(there)
+            _Report(run, ledger, first, _LAST).files_moved([there])
         else:
             by_engine.setdefault(engine, []).append(action)
     for engine, again in by_engine.items():
@@ -574,9 +588,10 @@ def _count_equal(run: _Run, ledger: Ledger, actions: Iterable[FileAction], engin
     files; or the service had all of a file whose answer was lost, and the next attempt found it."""
     changed = [action for action in actions if ledger.code_of(action) is FailureCode.CHANGED_MEANWHILE]
     with suppress(StorageError):
-        for moved in arrived_anyway(ledger.part, changed, run.engines.stop):
+        arrived = arrived_anyway(ledger.part, changed, run.engines.stop)
+        for moved in arrived:
             ledger.failures.pop(moved.action.path, None)
-            _Report(run, ledger, engine, _LAST).file_moved(moved)
+        _Report(run, ledger, engine, _LAST).files_moved(arrived)
 
 
 def _try_again_at_the_end(run: _Run) -> None:
@@ -595,9 +610,9 @@ def _try_again_at_the_end(run: _Run) -> None:
 
 def _report_rest(run: _Run) -> None:
     """Report the failed files that were not tried again after all."""
-    for shown, (ledger, action) in run.unreported.items():
+    for ledger, action in list(run.unreported.values()):
         if action.path not in ledger.pending:
-            run.listener.emit(FileDone(shown, ledger.failures.get(action.path)))
+            _report(run, ledger, [action])
     run.unreported.clear()
 
 
@@ -675,13 +690,8 @@ def _verify(run: _Run, ledger: Ledger) -> None:
     if run.plan.options.compare_content and isinstance(end, OpenBlob):
         # Files that the plan compared by content are verified by content.
         states = read_without_md5(end, pending, states)
-    for moved in pending:
-        path = moved.action.path
-        ledger.seen(moved, states.get(path))
-        shown = ledger.part.shown(moved.action)
-        run.unreported.pop(shown, None)
-        run.listener.emit(FilesCounted(-1))
-        run.listener.emit(FileDone(shown, ledger.failures.get(path)))
+    ledger.seen([(moved, states.get(moved.action.path)) for moved in pending])
+    _report(run, ledger, [moved.action for moved in pending], counted=True)
 
 
 def _delete_extras(account: _Account, context: PartOpener, listener: Listener, stop: StopRequest) -> int:

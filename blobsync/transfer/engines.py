@@ -58,9 +58,9 @@ class MoveTask(NamedTuple):
 
 class MoveReport(Protocol):
     """Receives the outcome of each file once, from any thread, as soon as it is known, so that it is recorded even if
-    the run is killed later."""
+    the run is killed later. Files that ended together are reported together."""
 
-    def file_moved(self, moved: Moved) -> None: ...
+    def files_moved(self, moved: Sequence[Moved]) -> None: ...
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None: ...
 
@@ -89,8 +89,8 @@ class CollectedReport:
     strays: list[str] = field(default_factory=list)
     azcopy_job_ids: list[str] = field(default_factory=list)
 
-    def file_moved(self, moved: Moved) -> None:
-        self.moved.append(moved)
+    def files_moved(self, moved: Sequence[Moved]) -> None:
+        self.moved += moved
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None:
         self.failed.append((action, failure))

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from blobsync.base.errors import FailureCode, FileFailure, LocalFileError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.base.locations import LocalLocation
+from blobsync.base.locations import LocalLocation, below
 from blobsync.base.patterns import pattern
 from blobsync.base.plain_json import parse_object
 from blobsync.base.reasons import Reason
@@ -88,39 +88,49 @@ class Ledger:
         self._save_at = self.steady() + _SAVE_SECONDS
         self._opened_ns = self.now_ns()
 
-    def moved(self, moved: Moved) -> bool:
-        """Count a file that an engine has moved; returns whether it was not counted before.
+    def moved(self, moved: Sequence[Moved]) -> list[Moved]:
+        """Count files that an engine has moved; returns those that were not counted before.
 
         The engine's report counts only if it is the service's response.
         """
-        path = moved.action.path
-        if self._is_stranger(moved.action) or path in self.verified or path in self.failures:
-            return False
-        news = path not in self.pending
-        if self._saw_enough(moved):
-            self.seen(moved, moved.destination)
-        else:
-            with self._lock:
-                self.pending[path] = moved
+        news: list[Moved] = []
+        looked: list[tuple[Moved, FileState | None]] = []
+        for each in moved:
+            path = each.action.path
+            if self._is_stranger(each.action) or path in self.verified or path in self.failures:
+                continue
+            if path not in self.pending:
+                news.append(each)
+            if self._saw_enough(each):
+                looked.append((each, each.destination))
+            else:
+                with self._lock:
+                    self.pending[path] = each
+        self.seen(looked)
         return news
 
-    def seen(self, moved: Moved, destination: FileState | None) -> None:
-        """Compare a destination that was looked at: verified, or a failure."""
-        path = moved.action.path
-        source = self._read(path, moved.source or moved.action.source)
-        if source is not moved.source:
-            moved = moved._replace(source=source)
-        shown = self.part.shown(moved.action)
-        failure = check_arrival(shown, moved, destination)
-        if failure is None and isinstance(source, LocalState) and source.md5 is None:
-            failure = _not_the_planned_one(shown)
-        with self._lock:
-            self.pending.pop(path, None)
-            if failure is not None:
-                self.failures[path] = failure
-                return
-            self.verified[path] = moved if destination is moved.destination else moved._replace(destination=destination)
-        self._remember(moved.action, source, destination)
+    def seen(self, looked: Sequence[tuple[Moved, FileState | None]]) -> None:
+        """Compare destinations that were looked at: verified, or failures."""
+        verified: list[tuple[FileAction, FileState | None, FileState | None]] = []
+        for moved, destination in looked:
+            action = moved.action
+            source = self._read(action.path, moved.source or action.source)
+            if source is not moved.source:
+                moved = moved._replace(source=source)
+            shown = self.part.shown(action)
+            failure = check_arrival(shown, moved, destination)
+            if failure is None and isinstance(source, LocalState) and source.md5 is None:
+                failure = _not_the_planned_one(shown)
+            with self._lock:
+                self.pending.pop(action.path, None)
+                if failure is not None:
+                    self.failures[action.path] = failure
+                    continue
+                if destination is not moved.destination:
+                    moved = moved._replace(destination=destination)
+                self.verified[action.path] = moved
+            verified.append((action, source, destination))
+        self._remember(verified)
 
     def failed(self, action: FileAction, failure: FileFailure) -> None:
         """Count a failed file, whatever the engine reported of it before."""
@@ -162,9 +172,8 @@ class Ledger:
 
     def record_unchanged(self) -> None:
         """Record pairs that were found equal by content."""
-        for action in self.part.actions:
-            if action.action is Action.UNCHANGED:
-                self._remember(action, action.source, action.destination)
+        found = [each for each in self.part.actions if each.action is Action.UNCHANGED and each.destination is not None]
+        self._remember([(action, action.source, action.destination) for action in found])
         self.save()
 
     def record_settled(self, actions: Iterable[FileAction]) -> None:
@@ -175,7 +184,7 @@ class Ledger:
                 continue
             source = self._read(action.path, action.source)
             if source is not None:
-                self._remember(action, source, outdated(source, self.part.route))
+                self._remember([(action, source, outdated(source, self.part.route))])
         self.save()
 
     def forget(self, paths: Iterable[str]) -> None:
@@ -239,21 +248,24 @@ class Ledger:
         hashed = hash_file(self.part.source.at(path))
         return hashed if hashed is not None and hashed.same_file(source) else source
 
-    def _remember(self, action: FileAction, source: FileState | None, destination: FileState | None) -> None:
-        near, remote = (source, destination) if source_is_near(self.part.route) else (destination, source)
-        if near is None or not isinstance(remote, RemoteState):
-            return
-        if isinstance(near, LocalState) and source_is_near(self.part.route):
-            # The time of reading is not known, but it was not before this ledger was created.
-            near = _distrust_fresh(near, self._opened_ns)
-        key, end = self.part.key.at(action.path), self.part.destination
+    def _remember(self, pairs: Sequence[tuple[FileAction, FileState | None, FileState | None]]) -> None:
+        """Record the states of source and destination; write them if it is time to."""
+        from_near, end = source_is_near(self.part.route), self.part.destination
         with self._lock:
-            self._unsaved[key] = Record(near, remote)
-            # Also one that a killed run wrote, or that was found equal.
-            if isinstance(end, LocalLocation):
-                self._written[key] = action, str(end.at(action.target or action.path))
-            if remote.crc64 is not None and remote.md5 is None:
-                self._unsaved_crc64s[self._remote_end.at(action.path)] = remote
+            for action, source, destination in pairs:
+                near, remote = (source, destination) if from_near else (destination, source)
+                if near is None or not isinstance(remote, RemoteState):
+                    continue
+                if isinstance(near, LocalState) and from_near:
+                    # The time of reading is not known, but it was not before this ledger was created.
+                    near = _distrust_fresh(near, self._opened_ns)
+                key = self.part.key.at(action.path)
+                self._unsaved[key] = Record(near, remote)
+                # Also one that a killed run wrote, or that was found equal.
+                if isinstance(end, LocalLocation):
+                    self._written[key] = action, below(str(end), action.target or action.path)
+                if remote.crc64 is not None and remote.md5 is None:
+                    self._unsaved_crc64s[self._remote_end.at(action.path)] = remote
             due = self.steady() >= self._save_at
         if due:
             self.save()
@@ -271,7 +283,7 @@ def record_unreported(
     if isinstance(part.source, OpenBlob):
         ledger = Ledger(replace(part, actions=tuple(actions)), records)
         for action, there in unreported(part, actions, stop):
-            ledger.seen(Moved(action), there)
+            ledger.seen([(Moved(action), there)])
             found[action.path] = there
         ledger.save()
     return found

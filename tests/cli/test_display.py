@@ -13,7 +13,7 @@ from blobsync.base.events import (
     Connected,
     Disconnected,
     Expected,
-    FileDone,
+    FilesDone,
     Looked,
     Moving,
     Note,
@@ -135,8 +135,8 @@ def test_lines_now_and_then() -> None:
     listener.emit(Phase("moving"))
     now[0] = 2.0
     listener.emit(BytesMoved(1_000_000))
-    listener.emit(FileDone("a", None))
-    listener.emit(FileDone("b", FileFailure("b", FailureCode.STORAGE_ERROR, "broke")))
+    listener.emit(FilesDone(["a"]))
+    listener.emit(FilesDone(["b"], FileFailure("b", FailureCode.STORAGE_ERROR, "broke")))
     lines = err.getvalue().splitlines()
     assert lines[1] == "blobsync: listing: 5 names"
     assert lines[-1] == ("blobsync: uploading 2 of 2 files, 1 MB of 2 MB, 1 failed so far, 500 KB/s, about 2 s left")
@@ -206,7 +206,7 @@ def test_the_bar_shows_bytes_files_and_failures() -> None:
     listener.emit(Expected(2, 2_000_000))
     listener.emit(Phase("moving"))
     listener.emit(BytesMoved(1_000_000))
-    listener.emit(FileDone("a", FileFailure("a", FailureCode.STORAGE_ERROR, "broke")))
+    listener.emit(FilesDone(["a"], FileFailure("a", FailureCode.STORAGE_ERROR, "broke")))
     listener.show(force=True)
     listener.emit(Note("a note"))
     listener.close()
@@ -257,7 +257,7 @@ def test_deleting_after_moving_does_not_count_what_moved() -> None:
     listener.emit(Expected(1, 10))
     listener.emit(Phase("moving"))
     listener.emit(BytesMoved(10))
-    listener.emit(FileDone("a", None))
+    listener.emit(FilesDone(["a"]))
     listener.emit(Phase("deleting"))
     listener.show(force=True)
     listener.close()

@@ -98,7 +98,7 @@ class LyingEngine:
             done.moved = [moved._replace(destination=None) for moved in done.moved]
         told = self.tell(task, done)
         for moved in told.moved:
-            report.file_moved(moved)
+            report.files_moved([moved])
         for action, failure in told.failed:
             report.file_failed(action, failure)
         for name in told.strays:

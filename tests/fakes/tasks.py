@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from blobsync.base.errors import FileFailure
-from blobsync.base.events import BytesMoved, BytesReused, Event, FileDone, Listener, Note, UnderWay, WorkerMoved
+from blobsync.base.events import BytesMoved, BytesReused, Event, FilesDone, Listener, Note, UnderWay, WorkerMoved
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
@@ -54,7 +54,7 @@ class RecordingListener:
                 self.workers[worker] = [before[0] + files, before[1] + size]
             case UnderWay(files, path):
                 self.begun.append((files, path))
-            case FileDone(path, failure) if failure is not None:
+            case FilesDone([path], failure) if failure is not None:
                 self.failures[path] = failure
             case Note(text):
                 self.notes.append(text)

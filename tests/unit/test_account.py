@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import FileFailure, UnsafeNamesError
-from blobsync.base.events import Event, FileDone, SilentListener
+from blobsync.base.events import Event, FilesDone, SilentListener
 from blobsync.base.reasons import Reason
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, TransferResult
@@ -83,7 +83,7 @@ def test_a_file_that_was_passed_over_is_told_to_the_listener(world: World) -> No
             self.failures: list[FileFailure | None] = []
 
         def emit(self, event: Event) -> None:
-            if isinstance(event, FileDone):
+            if isinstance(event, FilesDone):
                 self.failures.append(event.failure)
 
     write(world, {"a": b"aaa"})

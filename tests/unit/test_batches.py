@@ -112,7 +112,7 @@ class Reuses:
         done = CollectedReport()
         DirectEngine().move(task, done, listener)
         for moved in done.moved:
-            report.file_moved(moved._replace(reused=4))
+            report.files_moved([moved._replace(reused=4)])
         report.azcopy_job(f"job of {len(task.actions)}")
 
 

@@ -30,8 +30,8 @@ from blobsync.base.events import (
     BytesReused,
     Event,
     Expected,
-    FileDone,
     FilesCounted,
+    FilesDone,
     Listener,
     Looked,
     Moving,
@@ -94,8 +94,8 @@ class Heard:
                 self.phases.append(name)
             case Expected(files, size):
                 self.expected.append((files, size))
-            case FileDone(path, failure):
-                self.done.append((path, failure.code if failure else None))
+            case FilesDone(paths, failure):
+                self.done += [(path, failure.code if failure else None) for path in paths]
             case Note(text):
                 self.notes.append(text)
             case Looked(files):
@@ -135,7 +135,7 @@ def test_the_listener_hears_what_comes_and_how_each_file_ends(world: World) -> N
     assert heard.expected == [(3, 5)]
     assert heard.phases == ["moving", "verifying"]
     # Each counts once it has moved, until it is reported by name after the fresh look.
-    assert heard.events == [Moving("uploading", 0), *[FilesCounted(1)] * 3, *[FilesCounted(-1)] * 3]
+    assert heard.events == [Moving("uploading", 0), *[FilesCounted(1)] * 3, FilesCounted(-3)]
     every = [("data/x/a", None), ("data/x/b", None), ("data/x/sub/c", None)]
     assert sorted(heard.done) == every
     world.store("eu").blobs.clear()
@@ -277,7 +277,7 @@ class SaysBack:
             DirectEngine().move(task, report, listener)
             return
         for action in task.actions:
-            report.file_moved(Moved(action, source=action.source))
+            report.files_moved([Moved(action, source=action.source)])
 
 
 def test_a_version_whose_copy_is_not_seen_at_the_other_end_is_not_replaced(world: World) -> None:
@@ -348,7 +348,7 @@ def test_a_file_that_moved_at_its_second_try_and_was_not_looked_at_is_not_told_a
             if len(tries) == 1:
                 report.file_failed(action, FileFailure("data/x/a", FailureCode.SAS_EXPIRED, "no"))
                 return
-            report.file_moved(Moved(action, source=action.source))
+            report.files_moved([Moved(action, source=action.source)])
             raise KeyboardInterrupt
 
     heard = Heard()
@@ -762,7 +762,7 @@ def test_what_was_reported_before_a_stop_is_not_reported_by_it_again(world: Worl
             done = CollectedReport()
             gone_after_it_failed(world).move(task, done, listener)
             for moved in done.moved:
-                report.file_moved(moved._replace(destination=None))
+                report.files_moved([moved._replace(destination=None)])
             for action, failure in done.failed:
                 report.file_failed(action, failure)
 
@@ -1363,7 +1363,7 @@ class Careless:
         for action in task.actions:
             self._store.add(f"store/data/x/{action.path}", b"?" * action.size, with_md5=False)
             assert action.source is not None
-            report.file_moved(Moved(action, source=replace(action.source, md5=hashlib.md5(b"aaa").digest())))
+            report.files_moved([Moved(action, source=replace(action.source, md5=hashlib.md5(b"aaa").digest()))])
 
 
 @pytest.mark.parametrize("compare", [True, False])
@@ -1401,7 +1401,7 @@ class ChangesOnce:
         done = CollectedReport()
         DirectEngine().move(task, done, listener)
         for moved in done.moved:
-            report.file_moved(moved._replace(destination=None))
+            report.files_moved([moved._replace(destination=None)])
 
 
 def test_what_comes_back_at_its_second_try_is_reported_once(world: World) -> None:

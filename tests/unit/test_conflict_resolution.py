@@ -226,7 +226,7 @@ class Relay:
                 failure = FileFailure(action.path, FailureCode.SERVICE_BUSY, "the service is busy", self._hint)
                 report.file_failed(action, failure)
             else:
-                report.file_moved(Moved(action))
+                report.files_moved([Moved(action)])
 
 
 @pytest.mark.parametrize("body", [None, b"other.", b"longer than theirs"])

@@ -16,7 +16,7 @@ from blobsync.base.file_states import RemoteState
 from blobsync.base.redaction import HIDDEN, SignedUrl, _held, redact
 from blobsync.direct.copy_from_source import CopyFromSourceJob
 from blobsync.direct.engine import DirectEngine
-from blobsync.direct.pool import MIB
+from blobsync.direct.pool import MIB, Written
 from blobsync.direct.relay import RelayEngine
 from blobsync.direct.upload import BlockSizes
 from blobsync.local.errors import ChangedWhileReadError
@@ -58,9 +58,9 @@ class Watched(RecordedRun):
         super().pace(count)
         self.paced += count
 
-    def about_to_write(self, action: FileAction, size: int, md5: bytes | None) -> None:
-        super().about_to_write(action, size, md5)
-        self.noted.append((action.path, size, md5))
+    def about_to_write(self, *files: Written) -> None:
+        super().about_to_write(*files)
+        self.noted += [(action.path, size, md5) for action, size, md5 in files]
 
 
 class Place:

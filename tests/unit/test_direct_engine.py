@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import FailureCode, LoginRequiredError
+from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.direct.engine import FAR, FAR_FEW, NEAR, DirectEngine
@@ -307,13 +309,17 @@ def test_where_the_disk_is_slow_others_help_with_connections_of_their_own(tmp_pa
                 others.set()
             return super().orders()
 
-    def tell_slowly(count: int) -> None:
-        # As on a slow disk, until others have come to help.
-        others.wait(0.005 if next(told) < 70 else 60)
+    class Slow(LocalState):
+        """As on a slow disk, until others have come to help."""
+
+        def is_still(self, found: os.stat_result) -> bool:
+            others.wait(0.005 if next(told) < 70 else 60)
+            return LocalState.is_still(self, found)
 
     store, report = Opening(), CollectedReport()
     task = upload(files(tmp_path, small(80)), store, "p")
-    store.engine(fewest_small=1).move(task, report, RecordingListener(tell_slowly))
+    slow = [replace(each, source=Slow.of(os.stat(tmp_path / each.path))) for each in task.actions]
+    store.engine(fewest_small=1).move(task._replace(actions=slow), report, RecordingListener())
     assert len(report.moved) == len(store.blobs) == 80 and not report.failed
     assert others.is_set() and store.opened > 1
 

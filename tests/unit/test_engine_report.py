@@ -18,7 +18,7 @@ ACTION = FileAction("a", Action.TRANSFER, Reason.NEW, 3)
 def test_a_report_keeps_all_that_it_hears() -> None:
     failure = FileFailure("data/a", FailureCode.AZCOPY_FAILED, "it gave up")
     report = CollectedReport()
-    report.file_moved(Moved(ACTION))
+    report.files_moved([Moved(ACTION)])
     report.file_failed(ACTION, failure)
     report.file_kept(ACTION, 2)
     report.stray("odd")
@@ -28,7 +28,7 @@ def test_a_report_keeps_all_that_it_hears() -> None:
 
 def test_a_file_of_which_an_engine_says_nothing_more_moved_whole_and_was_not_seen() -> None:
     report = CollectedReport()
-    report.file_moved(Moved(ACTION))
+    report.files_moved([Moved(ACTION)])
     assert report.moved == [Moved(ACTION, source=None, destination=None, reused=0)]
 
 

@@ -18,8 +18,8 @@ from blobsync.base.events import (
     Disconnected,
     Event,
     Expected,
-    FileDone,
     FilesCounted,
+    FilesDone,
     Hashing,
     Listener,
     LoggingListener,
@@ -49,8 +49,8 @@ ONE_OF_EACH: tuple[Event, ...] = (
     *(Phase("surveying"), Looked(7), Hashing(1, 5), Hashing(-1, -5)),
     *(Expected(2, 300), Moving("uploading", 10), Phase("moving"), UnderWay(1, "data/a")),
     *(BytesMoved(90), BytesReused(10), WorkerMoved("process 17", 1, 90)),
-    *(FilesCounted(1), FilesCounted(-1), FileDone("data/a")),
-    FileDone("data/b", FileFailure("data/b", FailureCode.STORAGE_ERROR, "broke")),
+    *(FilesCounted(1), FilesCounted(-1), FilesDone(["data/a"])),
+    FilesDone(["data/b"], FileFailure("data/b", FailureCode.STORAGE_ERROR, "broke")),
     *(Note("a note"), Disconnected("host", NO_CONNECTION, 9.0), Connected("host")),
 )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import TransferCancelledError
-from blobsync.base.events import BytesMoved, BytesReused, Event, Expected, FileDone, Listener
+from blobsync.base.events import BytesMoved, BytesReused, Event, Expected, FilesDone, Listener
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.project_context import World, account, cluster
@@ -33,8 +33,8 @@ class Counting:
                 self.expected.append((files, size))
             case BytesMoved(count):
                 self.bytes += count
-            case FileDone(path, _):
-                self.done.append(path)
+            case FilesDone(paths, _):
+                self.done += paths
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from blobsync.base.errors import (
 from blobsync.base.events import Listener
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.direct.large_download import LargeDownloadJob, OrderedHash, Piece
-from blobsync.direct.pool import RunState, Stopped
+from blobsync.direct.pool import RunState, Stopped, Written
 from blobsync.direct.reads import CHUNK, Content
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import LocalFolder, SourceFile
@@ -57,9 +57,10 @@ class PacedRun(RunState):
         super().pace(count)
         self.paced += count
 
-    def about_to_write(self, action: FileAction, size: int, md5: bytes | None) -> None:
-        super().about_to_write(action, size, md5)
-        self.noting(size, md5)
+    def about_to_write(self, *files: Written) -> None:
+        super().about_to_write(*files)
+        for _, size, md5 in files:
+            self.noting(size, md5)
 
 
 class Place:

@@ -122,29 +122,29 @@ def test_an_engine_is_believed_only_what_the_service_told_it(
     if planned is None:
         one = replace(one, size=10)
         ours = Books((one,), route)
-    assert ours.ledger.moved(Moved(one, source=read, destination=shown))
+    assert ours.ledger.moved([Moved(one, source=read, destination=shown)])
     assert (set(ours.ledger.verified), set(ours.ledger.pending)) == (({"a"}, set()) if believed else (set(), {"a"}))
     assert ours.ledger.failures == {}
 
 
 def test_what_an_engine_saw_itself_is_compared_too() -> None:
     ours, one = books(BLOB, Route.DOWNLOAD)
-    assert ours.ledger.moved(Moved(one, destination=replace(OLD, md5=None)))
+    assert ours.ledger.moved([Moved(one, destination=replace(OLD, md5=None))])
     assert (ours.ledger.failures["a"].code, ours.ledger.pending, ours.ledger.verified) == ("md5_missing", {}, {})
 
 
 def test_a_fresh_look_settles_what_was_pending() -> None:
     ours, one = books()
-    ours.ledger.moved(Moved(one))
-    ours.ledger.seen(Moved(one), BLOB)
+    ours.ledger.moved([Moved(one)])
+    ours.ledger.seen([(Moved(one), BLOB)])
     assert ours.ledger.verified == {"a": Moved(one, source=OLD, destination=BLOB)}
     assert (ours.ledger.pending, ours.ledger.failures) == ({}, {})
 
 
 def test_a_fresh_look_that_finds_nothing_is_a_failure() -> None:
     ours, one = books()
-    ours.ledger.moved(Moved(one))
-    ours.ledger.seen(Moved(one), None)
+    ours.ledger.moved([Moved(one)])
+    ours.ledger.seen([(Moved(one), None)])
     assert ours.ledger.failures["a"].path == "data/x/a"
     assert (ours.ledger.pending, ours.ledger.verified) == ({}, {})
     ours.ledger.save()
@@ -153,17 +153,17 @@ def test_a_fresh_look_that_finds_nothing_is_a_failure() -> None:
 
 def test_only_the_first_word_about_a_file_is_news() -> None:
     ours, one = books()
-    assert ours.ledger.moved(Moved(one, destination=BLOB))
-    assert not ours.ledger.moved(Moved(one))
+    assert ours.ledger.moved([Moved(one, destination=BLOB)])
+    assert not ours.ledger.moved([Moved(one)])
     assert (set(ours.ledger.verified), ours.ledger.pending) == ({"a"}, {})
 
 
 def test_what_an_engine_sees_later_counts_though_it_is_no_news() -> None:
     ours, one = books()
-    assert ours.ledger.moved(Moved(one))
-    assert not ours.ledger.moved(Moved(one))
+    assert ours.ledger.moved([Moved(one)])
+    assert not ours.ledger.moved([Moved(one)])
     assert set(ours.ledger.pending) == {"a"}
-    assert not ours.ledger.moved(Moved(one, destination=BLOB))
+    assert not ours.ledger.moved([Moved(one, destination=BLOB)])
     assert (set(ours.ledger.verified), ours.ledger.pending) == ({"a"}, {})
 
 
@@ -172,17 +172,17 @@ def test_a_failure_stays_until_the_file_is_given_out_again() -> None:
     assert ours.ledger.code_of(one) is None
     ours.ledger.failed(one, FAILED)
     assert ours.ledger.code_of(one) is FailureCode.STORAGE_ERROR
-    assert not ours.ledger.moved(Moved(one, destination=BLOB))
+    assert not ours.ledger.moved([Moved(one, destination=BLOB)])
     assert (ours.ledger.failures, ours.ledger.verified) == ({"a": FAILED}, {})
     del ours.ledger.failures["a"]
-    assert ours.ledger.moved(Moved(one, destination=BLOB))
+    assert ours.ledger.moved([Moved(one, destination=BLOB)])
     assert set(ours.ledger.verified) == {"a"}
 
 
 @pytest.mark.parametrize("shown", [BLOB, None])
 def test_a_failure_outweighs_what_was_said_before(shown: FileState | None) -> None:
     ours, one = books()
-    ours.ledger.moved(Moved(one, destination=shown))
+    ours.ledger.moved([Moved(one, destination=shown)])
     ours.ledger.failed(one, FAILED)
     assert (ours.ledger.failures, ours.ledger.verified, ours.ledger.pending) == ({"a": FAILED}, {}, {})
 
@@ -190,8 +190,8 @@ def test_a_failure_outweighs_what_was_said_before(shown: FileState | None) -> No
 def test_files_of_which_nobody_spoke() -> None:
     every = [action(name, OLD, None) for name in "abcd"]
     ours = Books(tuple(every))
-    ours.ledger.moved(Moved(every[0], destination=BLOB))
-    ours.ledger.moved(Moved(every[1]))
+    ours.ledger.moved([Moved(every[0], destination=BLOB)])
+    ours.ledger.moved([Moved(every[1])])
     ours.ledger.failed(every[2], FAILED)
     assert ours.ledger.unreported(every) == [every[3]]
 
@@ -201,8 +201,8 @@ def test_what_the_next_run_goes_on_from_is_of_the_files_that_are_not_there() -> 
     ours = Books(tuple(every))
     for size, one in enumerate(every, 1):
         ours.ledger.kept[one.path] = 10**size
-    ours.ledger.moved(Moved(every[0], destination=BLOB))
-    ours.ledger.moved(Moved(every[1]))
+    ours.ledger.moved([Moved(every[0], destination=BLOB)])
+    ours.ledger.moved([Moved(every[1])])
     ours.ledger.failed(every[2], FAILED)
     assert ours.ledger.kept_bytes == 1_000 + 10_000
 
@@ -210,12 +210,12 @@ def test_what_the_next_run_goes_on_from_is_of_the_files_that_are_not_there() -> 
 def test_files_that_nobody_planned_take_no_part() -> None:
     known, unchanged = action("a", OLD, None), replace(action("b", OLD, BLOB), action=Action.UNCHANGED)
     ours = Books((known, unchanged))
-    assert not ours.ledger.moved(Moved(action("c", OLD, None), destination=BLOB))
+    assert not ours.ledger.moved([Moved(action("c", OLD, None), destination=BLOB)])
     ours.ledger.failed(unchanged, FAILED)
     assert {path: failure.code for path, failure in ours.ledger.strangers.items()} == dict.fromkeys("bc", "not_planned")
     assert ours.ledger.strangers["c"].path == "data/x/c"
     assert (ours.ledger.verified, ours.ledger.pending, ours.ledger.failures) == ({}, {}, {})
-    ours.ledger.moved(Moved(known, destination=BLOB))
+    ours.ledger.moved([Moved(known, destination=BLOB)])
     assert set(ours.ledger.strangers) == {"b", "c"}
 
 
@@ -232,7 +232,7 @@ def test_an_upload_is_compared_with_what_the_file_holds(tmp_path: Path) -> None:
     for shown, code in ((RemoteState(10, "e", md5), None), (RemoteState(10, "e", ONE), "md5_mismatch")):
         one = action("a", state, None)
         ours = Books((one,), root=tmp_path)
-        ours.ledger.seen(Moved(one), shown)
+        ours.ledger.seen([(Moved(one), shown)])
         assert [failure.code for failure in ours.ledger.failures.values()] == ([code] if code else [])
         assert [each.source for each in ours.ledger.verified.values()] == ([] if code else [replace(state, md5=md5)])
 
@@ -247,9 +247,9 @@ def test_an_upload_whose_file_is_not_the_planned_one_any_more_is_not_verified(tm
         os.utime(tmp_path / "a", ns=(1, 1))
     one = action("a", state, None)
     ours = Books((one,), root=tmp_path)
-    ours.ledger.seen(Moved(one), None)
+    ours.ledger.seen([(Moved(one), None)])
     assert ours.ledger.failures["a"].code == "missing_after_transfer"
-    ours.ledger.seen(Moved(one), RemoteState(10, "e", ONE))
+    ours.ledger.seen([(Moved(one), RemoteState(10, "e", ONE))])
     assert ours.ledger.failures["a"].code == "changed_while_read"
     assert ours.ledger.failures["a"].path == "data/x/a"
     assert ours.ledger.verified == {}
@@ -259,7 +259,7 @@ def test_an_upload_that_was_hashed_on_the_way_is_not_read_again(tmp_path: Path) 
     state = replace(on_disk(tmp_path), md5=TWO)
     one = action("a", state, None)
     ours = Books((one,), root=tmp_path)
-    ours.ledger.seen(Moved(one, source=state), RemoteState(10, "e", TWO))
+    ours.ledger.seen([(Moved(one, source=state), RemoteState(10, "e", TWO))])
     assert set(ours.ledger.verified) == {"a"}
 
 
@@ -271,14 +271,14 @@ def recorded(ours: Books) -> Record:
 
 def test_a_verified_file_is_on_record_as_both_sides_are_now() -> None:
     ours, one = books()
-    ours.ledger.seen(Moved(one, source=replace(OLD, inode=8)), BLOB)
+    ours.ledger.seen([(Moved(one, source=replace(OLD, inode=8)), BLOB)])
     assert recorded(ours) == Record(replace(OLD, inode=8), BLOB)
 
 
 def test_a_download_is_on_record_with_the_local_side_near() -> None:
     ours, one = books(BLOB, Route.DOWNLOAD)
     fresh = replace(OLD, mtime_ns=NOW, ctime_ns=NOW)
-    ours.ledger.seen(Moved(one), fresh)
+    ours.ledger.seen([(Moved(one), fresh)])
     # We wrote it ourselves: no other program can have in the same tick.
     assert recorded(ours) == Record(fresh, BLOB)
 
@@ -286,7 +286,7 @@ def test_a_download_is_on_record_with_the_local_side_near() -> None:
 def test_a_copy_is_on_record_with_the_source_near() -> None:
     ours, one = books(BLOB, Route.SAME_ACCOUNT)
     there = RemoteState(10, "e2", ONE)
-    ours.ledger.seen(Moved(one), there)
+    ours.ledger.seen([(Moved(one), there)])
     assert recorded(ours) == Record(BLOB, there)
 
 
@@ -336,7 +336,7 @@ def test_a_version_that_was_settled_against_is_read_while_it_is_there(tmp_path: 
 
 def test_what_was_deleted_is_forgotten() -> None:
     ours, one = books()
-    ours.ledger.seen(Moved(one), BLOB)
+    ours.ledger.seen([(Moved(one), BLOB)])
     ours.ledger.save()
     ours.ledger.forget(["a"])
     assert ours.records.records == {}
@@ -344,7 +344,7 @@ def test_what_was_deleted_is_forgotten() -> None:
 
 def test_records_are_written_once() -> None:
     ours, one = books()
-    ours.ledger.seen(Moved(one), BLOB)
+    ours.ledger.seen([(Moved(one), BLOB)])
     ours.ledger.save()
     ours.ledger.save()
     assert ours.records.puts == [1, 0]
@@ -354,8 +354,8 @@ def test_what_was_written_here_is_on_the_disk_before_its_record() -> None:
     moved, named = action("a", BLOB, None), replace(action("b", BLOB, None), target="c")
     equal = FileAction("d", Action.UNCHANGED, Reason.SAME_MD5, 10, BLOB, OLD)
     ours = Books((moved, named, equal), Route.DOWNLOAD)
-    ours.ledger.seen(Moved(moved), OLD)
-    ours.ledger.seen(Moved(named), OLD)
+    ours.ledger.seen([(Moved(moved), OLD)])
+    ours.ledger.seen([(Moved(named), OLD)])
     ours.ledger.record_unchanged()
     assert ours.waited == [(["/nowhere/a", "/nowhere/c", "/nowhere/d"], 0)] and ours.records.puts == [3]
     ours.ledger.save()
@@ -365,7 +365,7 @@ def test_what_was_written_here_is_on_the_disk_before_its_record() -> None:
 @pytest.mark.parametrize("route", [Route.UPLOAD, Route.SAME_ACCOUNT])
 def test_nothing_waits_for_what_was_not_written_here(route: Route) -> None:
     ours, one = books(BLOB if route is Route.SAME_ACCOUNT else OLD, route)
-    ours.ledger.seen(Moved(one), BLOB)
+    ours.ledger.seen([(Moved(one), BLOB)])
     ours.ledger.save()
     assert ours.waited == [] and ours.records.puts == [1]
 
@@ -378,7 +378,7 @@ def test_what_may_not_be_on_the_disk_gets_no_record(number: int, code: str | Non
     ours = Books((one, other), Route.DOWNLOAD)
     ours.lost = {"/nowhere/a": OSError(number, os.strerror(number))}
     for each in (other, one):
-        ours.ledger.seen(Moved(each), OLD)
+        ours.ledger.seen([(Moved(each), OLD)])
     ours.ledger.save()
     assert list(ours.records.records) == ["x/b"]
     # What the disk has lost did not arrive.
@@ -399,14 +399,14 @@ def test_a_file_that_was_only_compared_does_not_fail_with_the_disk() -> None:
 def test_records_are_written_after_two_seconds() -> None:
     ours = Books(tuple(action(str(n), OLD, None) for n in range(4)))
     ours.clock.at = 101.9
-    ours.ledger.seen(Moved(ours.actions[0]), BLOB)
+    ours.ledger.seen([(Moved(ours.actions[0]), BLOB)])
     assert ours.records.puts == []
     ours.clock.at = 102.0
-    ours.ledger.seen(Moved(ours.actions[1]), BLOB)
+    ours.ledger.seen([(Moved(ours.actions[1]), BLOB)])
     assert ours.records.puts == [2]
     # From the last time on.
     ours.clock.at = 103.9
-    ours.ledger.seen(Moved(ours.actions[2]), BLOB)
+    ours.ledger.seen([(Moved(ours.actions[2]), BLOB)])
     assert ours.records.puts == [2]
 
 
@@ -414,13 +414,13 @@ def test_a_slow_disk_takes_a_twentieth_of_the_time() -> None:
     ours = Books(tuple(action(str(n), OLD, None) for n in range(4)))
     ours.records.slow = lambda: ours.tick(0.5)
     ours.clock.at = 102.0
-    ours.ledger.seen(Moved(ours.actions[0]), BLOB)
+    ours.ledger.seen([(Moved(ours.actions[0]), BLOB)])
     assert (ours.records.puts, ours.clock.at) == ([1], 102.5)
     ours.clock.at = 111.9
-    ours.ledger.seen(Moved(ours.actions[1]), BLOB)
+    ours.ledger.seen([(Moved(ours.actions[1]), BLOB)])
     assert ours.records.puts == [1]
     ours.clock.at = 112.0
-    ours.ledger.seen(Moved(ours.actions[2]), BLOB)
+    ours.ledger.seen([(Moved(ours.actions[2]), BLOB)])
     assert ours.records.puts == [1, 2]
 
 
@@ -430,11 +430,11 @@ def test_while_one_thread_writes_records_no_other_one_does() -> None:
     def meanwhile() -> None:
         ours.records.slow = lambda: None
         ours.tick(60.0)
-        ours.ledger.seen(Moved(ours.actions[1]), BLOB)
+        ours.ledger.seen([(Moved(ours.actions[1]), BLOB)])
 
     ours.records.slow = meanwhile
     ours.clock.at = 102.0
-    ours.ledger.seen(Moved(ours.actions[0]), BLOB)
+    ours.ledger.seen([(Moved(ours.actions[0]), BLOB)])
     assert ours.records.puts == [1]
     ours.ledger.save()
     assert ours.records.puts == [1, 1]
@@ -462,7 +462,7 @@ def test_a_file_that_changed_within_the_clock_tick_is_read_again_next_time(
     state = replace(OLD, mtime_ns=mtime_ns, ctime_ns=ctime_ns)
     one = action("a", state, None)
     ours = Books((one,), now_ns=now_ns)
-    ours.ledger.seen(Moved(one), BLOB)
+    ours.ledger.seen([(Moved(one), BLOB)])
     # No file was last written at second 0, so that the record fits none.
     assert recorded(ours).near == (state if trusted else replace(state, mtime_ns=0))
 
@@ -472,7 +472,7 @@ def test_a_file_that_was_fresh_when_it_was_read_does_not_age_while_it_is_sent() 
     one = action("a", state, None)
     ours = Books((one,), now_ns=COARSE + 1)
     ours.now_ns = COARSE + 60 * SECOND
-    ours.ledger.seen(Moved(one), BLOB)
+    ours.ledger.seen([(Moved(one), BLOB)])
     assert recorded(ours).near == replace(state, mtime_ns=0)
 
 
@@ -518,7 +518,7 @@ def test_a_ledger_reads_the_real_clocks_by_itself(tmp_path: Path) -> None:
     records = index.pair("x", "y")
     ledger = Ledger(replace(part, key=index_key("x", "y", "")), records)
     shown = RemoteState(10, "e", hashlib.md5(b"0123456789").digest())
-    ledger.seen(Moved(one), shown)
+    ledger.seen([(Moved(one), shown)])
     ledger.save()
     assert records.get(["a"])["a"].remote == shown
     index.close()

@@ -21,7 +21,7 @@ from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.base.events import (
     BytesMoved,
     Expected,
-    FileDone,
+    FilesDone,
     Listener,
     Looked,
     Phase,
@@ -89,7 +89,7 @@ def test_a_transfer_tells_how_far_it_is_and_nothing_of_it_stays(state: StateDir)
     with told(state, entry(), behind=behind) as listener:
         listener.emit(BytesMoved(250))
         listener.emit(WorkerMoved("process 17", 0, 250))
-        listener.emit(FileDone("data/x/a", None))
+        listener.emit(FilesDone(["data/x/a"]))
         listener.emit(WorkerMoved("process 17", 1, 0))
         found = seen(state, lambda each: each.progress.workers and each.progress.workers[0].files)
         assert (found.progress.phase, found.progress.files, found.progress.files_expected) == ("moving", 1, 4)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import ArchiveError, LocalFileError
-from blobsync.base.events import BytesMoved, BytesReused, Expected, FileDone, FilesCounted, Looked
+from blobsync.base.events import BytesMoved, BytesReused, Expected, FilesCounted, FilesDone, Looked
 from blobsync.code.unpack import unpack_archive
 from blobsync.jobs.node_use import node_use
 from blobsync.jobs.parse import read_causes
@@ -820,7 +820,7 @@ def test_files_and_bytes_that_come_are_counted(tmp_path: Path) -> None:
     for event in (Expected(1000, 5_000_000), BytesMoved(1_000_000), BytesReused(500_000), BytesMoved(-250_000)):
         progress.emit(event)
     # Counted at first, and then known by name.
-    for counted in (FilesCounted(2), FileDone("data/a"), FilesCounted(-1)):
+    for counted in (FilesCounted(2), FilesDone(["data/a"]), FilesCounted(-1)):
         progress.emit(counted)
     assert progress.text == "data: 2 of 1,000 files, 1.25 MB of 5 MB"
     progress.begin("model")

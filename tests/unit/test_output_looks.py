@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from blobsync.base.errors import FailureCode, FileFailure, UsageError
-from blobsync.base.events import Expected, FileDone, Phase
+from blobsync.base.events import Expected, FilesDone, Phase
 from blobsync.cli.job_words import table
 from blobsync.cli.output import Console, Result, cells, painted, wants_color, wrapped
 from blobsync.cli.progress import LineListener, bar_text
@@ -248,7 +248,7 @@ def test_a_file_that_is_tried_a_second_time_counts_once() -> None:
         ("data/b", failure),
         ("data/c", None),
     ):
-        counter.emit(FileDone(path, failed))
+        counter.emit(FilesDone([path], failed))
     shown = counter.progress(counter.began)
     assert (shown.files, shown.failures) == (3, 1)
 

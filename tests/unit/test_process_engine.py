@@ -734,7 +734,7 @@ def test_a_download_that_is_not_here_is_looked_at_again(tmp_path: Path, store: M
 
 def test_an_error_of_this_program_is_raised_and_no_worker_stays(task: MoveTask) -> None:
     class Full(CollectedReport):
-        def file_moved(self, moved: object) -> None:
+        def files_moved(self, moved: object) -> None:
             raise OSError("the index cannot be written")
 
     run = Run(task, Workers(honest))
@@ -758,7 +758,7 @@ def test_whoever_stops_the_transfer_does_not_wait_for_a_worker_that_hangs(large:
         yield from honest(worker, shard)
 
     class Full(CollectedReport):
-        def file_moved(self, moved: object) -> None:
+        def files_moved(self, moved: object) -> None:
             raise OSError("the index cannot be written")
 
     run = Run(large._replace(stop=stop), Workers(hangs))
@@ -774,7 +774,7 @@ def test_whoever_stops_the_transfer_does_not_wait_for_a_worker_that_hangs(large:
 class Full(CollectedReport):
     """Of a program that cannot go on."""
 
-    def file_moved(self, moved: object) -> None:
+    def files_moved(self, moved: object) -> None:
         raise OSError("the index cannot be written")
 
 

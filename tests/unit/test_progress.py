@@ -11,8 +11,8 @@ from blobsync.base.events import (
     Connected,
     Disconnected,
     Expected,
-    FileDone,
     FilesCounted,
+    FilesDone,
     Hashing,
     Moving,
     Phase,
@@ -98,7 +98,7 @@ def test_files_counted_in_bulk_and_then_reported_one_by_one_count_once() -> None
     assert counter.seen_now().files == 3
     for name in "abc":
         counter.emit(FilesCounted(-1))
-        counter.emit(FileDone(name, None))
+        counter.emit(FilesDone([name]))
     assert counter.seen_now().files == 3
 
 
@@ -199,8 +199,8 @@ def test_files_read_for_their_md5_are_shown_as_hashing() -> None:
 
 def test_a_failure_fixed_by_a_retry_does_not_count() -> None:
     counter = new_counter(1, MB)
-    counter.emit(FileDone("a", FileFailure("a", FailureCode.SERVICE_BUSY, "busy")))
-    counter.emit(FileDone("a", None))
+    counter.emit(FilesDone(["a"], FileFailure("a", FailureCode.SERVICE_BUSY, "busy")))
+    counter.emit(FilesDone(["a"]))
     assert (counter.seen_now().files, counter.seen_now().failures) == (1, 0)
 
 

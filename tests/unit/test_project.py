@@ -22,7 +22,7 @@ from blobsync.base.errors import (
     PlanFileError,
     UsageError,
 )
-from blobsync.base.events import BytesMoved, BytesReused, Expected, FileDone, LoggingListener, Note, Phase
+from blobsync.base.events import BytesMoved, BytesReused, Expected, FilesDone, LoggingListener, Note, Phase
 from blobsync.base.redaction import Secret
 from blobsync.config.mapping import one_or_many
 from blobsync.config.model import StorageAccount
@@ -380,7 +380,7 @@ def test_it_is_told_a_few_times_a_second_and_at_each_end(tmp_path: Path) -> None
     listener.emit(Phase("moving"))
     for number in range(1000):
         listener.emit(
-            FileDone(str(number), FileFailure(str(number), FailureCode.UNREADABLE, "broke") if number == 7 else None)
+            FilesDone([str(number)], FileFailure(str(number), FailureCode.UNREADABLE, "broke") if number == 7 else None)
         )
     assert len(told) == 3
     listener.close()

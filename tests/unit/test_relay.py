@@ -15,7 +15,7 @@ import pytest
 
 from blobsync.base.errors import ChecksumError, PreconditionFailedError, StorageError
 from blobsync.base.file_states import RemoteState
-from blobsync.direct.pool import MIB, Stopped
+from blobsync.direct.pool import MIB, Stopped, Written
 from blobsync.direct.relay import RelayEngine, RelayJob
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction
@@ -45,9 +45,9 @@ class WatchedRun(RecordedRun):
         super().pace(count)
         self.paced.append(count)
 
-    def about_to_write(self, action: FileAction, size: int, md5: bytes | None) -> None:
-        super().about_to_write(action, size, md5)
-        self.noted.append((action.path, size, md5))
+    def about_to_write(self, *files: Written) -> None:
+        super().about_to_write(*files)
+        self.noted += [(action.path, size, md5) for action, size, md5 in files]
 
     @contextmanager
     def buffer(self, count: int) -> Iterator[None]:

@@ -15,7 +15,7 @@ from blobsync.base.events import SilentListener
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
-from blobsync.direct.pool import AdaptiveConcurrency, FileJob, RunState, Stopped, WorkerThreads
+from blobsync.direct.pool import AdaptiveConcurrency, FileJob, RunState, Stopped, WorkerThreads, Written
 from blobsync.direct.small_files import HANDS, Clocks, SmallFiles
 from blobsync.direct.upload import UploadJob
 from blobsync.local.errors import ChangedWhileReadError
@@ -24,7 +24,7 @@ from blobsync.plan.blocks import BlockMemory
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, Part, Route
 from blobsync.store.open_locations import OpenBlob
-from blobsync.store.protocol import BlobInfo, GetOrder, Order, Orders
+from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, GetOrder, Order, Orders, PutOrder
 from blobsync.transfer.engines import CollectedReport, Moved, MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordedRun, RecordingListener, index_key, upload
@@ -118,6 +118,7 @@ class Connections:
         self._answer = answer
         self._under_way: list[tuple[object, str]] = []
         self.throttled = 0
+        self.begun: list[str] = []
         self.most = 0
         self.waits: list[float] = []
         self.closed = 0
@@ -128,6 +129,7 @@ class Connections:
 
     def begin(self, key: object, order: Order) -> None:
         self._under_way.append((key, order.name))
+        self.begun.append(order.name)
         self.most = max(self.most, len(self._under_way))
 
     def ended(self, seconds: float) -> list[tuple[object, BlobInfo | bytes | BlobsyncError]]:
@@ -226,9 +228,9 @@ class Place:
         self.helped = threading.Event()
         self._answer = answer
         made = (OneRequest(self.run, path, self) for path in jobs)
-        self.lane = SmallFiles(self.run, made, self._connect, self.width, self.hand.clocks)
+        self.lane = SmallFiles(self.run, made, self.connect, self.width, self.hand.clocks)
 
-    def _connect(self) -> Connections:
+    def connect(self) -> Connections:
         self.lines.append(Connections(self._answer))
         if len(self.lines) > 1:
             self.helped.set()
@@ -267,7 +269,8 @@ def test_every_file_is_moved_once_and_reported_when_it_begins() -> None:
     place = Place(20)
     place.work()
     assert sorted(place.moved, key=int) == paths(20) and not place.failed
-    assert [path for _, path in place.listener.begun] == [f"data/{path}" for path in paths(20)]
+    assert place.listener.begun[0] == (8, "data/8"), "so many at a time"
+    assert place.listener.begun[-1][1] == "data/20" and place.listener.bytes == 20
     assert sorted(place.events) == sorted(
         f"{what} {path}" for path in paths(20) for what in ("open", "commit", "release")
     )
@@ -331,6 +334,24 @@ def test_a_file_that_arrived_damaged_is_moved_again() -> None:
     place.work()
     assert not place.failed and sorted(place.moved) == ["1", "2", "3"]
     assert place.events.count("open 2") == 3 and place.events.count("commit 2") == 1
+
+
+def test_what_is_sent_is_noted_before_the_first_of_its_requests() -> None:
+    place = Place(10)
+    noted: list[str] = []
+
+    class Noting(RecordedRun):
+        def about_to_write(self, *files: Written) -> None:
+            noted.extend(f"{action.path} {size} {len(place.lines[0].begun)}" for action, size, _ in files)
+
+    class Put(OneRequest):
+        def order(self) -> Order:
+            return PutOrder(self.action.path, b"body", b"md5", BlobProperties(), ANYTHING)
+
+    run = Noting(place.run.task, place.listener, 1)
+    lane = SmallFiles(run, (Put(run, path, place) for path in paths(10)), place.connect, place.width)
+    WorkerThreads(run.stop).work((lane, 1))
+    assert noted == [*(f"{path} 4 0" for path in paths(8)), "9 4 8", "10 4 8"] and len(run.report.moved) == 10
 
 
 def test_what_fails_every_file_spares_the_service_the_others() -> None:

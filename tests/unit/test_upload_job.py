@@ -145,7 +145,9 @@ def test_a_small_file_goes_in_one_request(place: Place, way: str, size: int) -> 
         job.release()
     told_right(place, moved, body)
     assert place.asked("put", "put_block", "put_block_list", "block_list") == [size]
-    assert (moved.reused, place.listener.bytes, place.listener.reused) == (0, size, 0)
+    # A lane counts the bytes itself.
+    counted = size if way == "in the pool" else 0
+    assert (moved.reused, place.listener.bytes, place.listener.reused) == (0, counted, 0)
     assert place.journal.staged(str(place.store.container.child(NAME))) == {}
 
 

@@ -59,8 +59,8 @@ class Pipe:
 def test_moved_files_are_told_before_their_records_go_out() -> None:
     order: list[str] = []
     out = Outgoing(lambda data: order.append("written"), lambda names: order.extend(names))
-    out.file_moved(Moved(_ACTION, _FILE, _BLOB))
-    out.file_moved(Moved(replace(_ACTION, target="c"), _FILE, _BLOB))
+    out.files_moved([Moved(_ACTION, _FILE, _BLOB)])
+    out.files_moved([Moved(replace(_ACTION, target="c"), _FILE, _BLOB)])
     out.flush()
     out.flush()
     assert order == ["a", "c", "written"]
@@ -72,8 +72,8 @@ def test_moved_files_are_told_before_their_records_go_out() -> None:
 def test_all_that_an_engine_reports_goes_out_once_and_in_its_order() -> None:
     pipe, failure = Pipe(), FileFailure("a", FailureCode.ACCESS_DENIED, "no", "ask")
     pipe.out.say(Ready())
-    pipe.out.file_moved(Moved(_ACTION, _FILE, _BLOB, 3))
-    pipe.out.file_moved(Moved(_ACTION, _FILE, _BLOB, compared_by="crc64nvme"))
+    pipe.out.files_moved([Moved(_ACTION, _FILE, _BLOB, 3)])
+    pipe.out.files_moved([Moved(_ACTION, _FILE, _BLOB, compared_by="crc64nvme")])
     pipe.out.file_failed(_ACTION, failure)
     pipe.out.file_kept(_ACTION, 4)
     pipe.out.emit(Note("a sentence"))
@@ -103,7 +103,7 @@ def test_what_only_another_engine_tells_is_no_word_of_a_worker() -> None:
 
 def test_bytes_are_added_up_and_told_before_the_files_that_they_are_of() -> None:
     pipe = Pipe()
-    pipe.out.file_moved(Moved(_ACTION, _FILE, _BLOB))
+    pipe.out.files_moved([Moved(_ACTION, _FILE, _BLOB)])
     pipe.out.emit(BytesMoved(3))
     pipe.out.emit(BytesReused(1))
     pipe.out.emit(BytesMoved(-1))

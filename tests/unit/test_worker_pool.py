@@ -24,7 +24,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.events import BytesReused, Event
 from blobsync.base.locations import LocalLocation
-from blobsync.direct.pool import ATTEMPTS, MIB, ByteBudget, FileJob, RunState, Stopped, TokenBucket, WorkerPool
+from blobsync.direct.pool import ATTEMPTS, MIB, ByteBudget, FileJob, RunState, Stopped, TokenBucket, WorkerPool, Written
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved, MoveTask
@@ -338,13 +338,46 @@ def heard(run: RecordedRun) -> RecordingListener:
 def test_a_file_whose_pieces_are_there_is_committed_reported_and_released() -> None:
     run = run_state("a", "b")
     job = OneFile(run, "a")
-    assert not run.finish(job, None)
+    assert not run.finish([(job, None)])
     assert job.script.events == ["commit a", "release a"] and job.reused == 2
     assert [each.action.path for each in run.report.moved] == ["a"] and not run.report.failed
     assert (run.reported, run.files_moved, run.bytes_moved) == ({"a"}, 1, 5)
     assert (heard(run).bytes, heard(run).reused) == (5, 2)
-    run.finish(OneFile(run, "b"), None)
+    run.finish([(OneFile(run, "b"), None)])
     assert (run.reported, run.files_moved, run.bytes_moved) == ({"a", "b"}, 2, 10)
+
+
+def test_files_that_ended_together_are_noted_before_any_is_committed_and_reported_in_their_order() -> None:
+    names = ("a", "b", "c", "d")
+    run, noted = run_state(*names), list[tuple[str, list[str]]]()
+    script = Script()
+
+    class Renamed(OneFile):
+        def written(self) -> Written:
+            return self.action, 5, b"md5"
+
+    class Noting(RecordedRun):
+        def about_to_write(self, *files: Written) -> None:
+            noted.extend((action.path, list(script.events)) for action, _, _ in files)
+
+    run = Noting(run.task, run.listener, 1)
+    jobs = [Renamed(run, name) for name in names]
+    for job in jobs:
+        job.script = script
+    gone = BlobNotFoundError("gone")
+    assert run.finish([(jobs[0], None), (jobs[1], gone), (jobs[2], Stopped()), (jobs[3], None)]) == []
+    assert noted == [("a", []), ("d", [])]
+    assert script.events == ["commit a", "release a", "release b", "release c", "commit d", "release d"]
+    assert [each.action.path for each in run.report.moved] == ["a", "d"] and run.reported == {"a", "b", "d"}
+
+
+def test_a_file_that_moved_between_failures_ends_their_row_also_where_all_ended_together() -> None:
+    run = run_state("a")
+    failed = (OneFile(run, "a"), StorageUnreachableError("gone"))
+    run.finish([*[failed] * 15, (OneFile(run, "a"), None), *[failed] * 15])
+    assert run.hopeless is None
+    run.finish([failed])
+    assert run.hopeless is not None
 
 
 @pytest.mark.parametrize("where", ["a piece", "the commit"])
@@ -352,7 +385,7 @@ def test_a_file_that_fails_is_no_success_and_counts_for_nothing(where: str) -> N
     run = run_state("a")
     error = StorageUnreachableError("gone", hint="look")
     job = OneFile(run, "a", error if where == "the commit" else None)
-    assert not run.finish(job, error if where == "a piece" else None)
+    assert not run.finish([(job, error if where == "a piece" else None)])
     assert job.script.events == ["release a"] and not run.report.moved
     ((_, failure),) = run.report.failed
     assert (failure.path, failure.code, failure.message) == ("data/x/a", FailureCode.STORAGE_UNREACHABLE, "gone")
@@ -365,7 +398,7 @@ def test_a_file_that_fails_is_no_success_and_counts_for_nothing(where: str) -> N
 def test_a_file_abandoned_after_an_interrupt_is_released_and_not_reported(where: str) -> None:
     run = run_state("a")
     job = OneFile(run, "a", Stopped() if where == "the commit" else None)
-    assert not run.finish(job, Stopped() if where == "a piece" else None)
+    assert not run.finish([(job, Stopped() if where == "a piece" else None)])
     assert job.script.events == ["release a"]
     assert not run.report.moved and not run.report.failed and not run.reported
 
@@ -373,11 +406,11 @@ def test_a_file_abandoned_after_an_interrupt_is_released_and_not_reported(where:
 def test_a_file_that_arrived_damaged_begins_anew_unless_the_run_ends() -> None:
     run = run_state("a")
     job = OneFile(run, "a")
-    assert run.finish(job, ChecksumError("bad"))
+    assert run.finish([(job, ChecksumError("bad"))])
     assert (job.attempt, job.script.events, run.reported) == (2, ["release a"], set())
     assert (heard(run).bytes, heard(run).reused, job.reused) == (0, 0, 0) and not run.report.failed
     run.stop.set()
-    assert not run.finish(job, ChecksumError("bad"))
+    assert not run.finish([(job, ChecksumError("bad"))])
     assert [failure.code for _, failure in run.report.failed] == [FailureCode.CHECKSUM_MISMATCH]
 
 
@@ -406,13 +439,13 @@ def test_what_was_not_counted_is_not_taken_back() -> None:
 def test_the_number_of_files_under_way_is_reported() -> None:
     run = run_state("a", "b", "c")
     one, two, three = (OneFile(run, path) for path in ("a", "b", "c"))
-    run.begins(one)
-    run.begins(two)
-    run.finish(one, None)
-    run.begins(three)
-    run.finish(two, BlobNotFoundError("gone"))
-    run.finish(three, Stopped())
-    run.begins(one)
+    run.begins([one])
+    run.begins([two])
+    run.finish([(one, None)])
+    run.begins([three])
+    run.finish([(two, BlobNotFoundError("gone"))])
+    run.finish([(three, Stopped())])
+    run.begins([one])
     assert heard(run).begun == [(1, "data/x/a"), (2, "data/x/b"), (2, "data/x/c"), (1, "data/x/a")]
 
 
@@ -437,7 +470,7 @@ def test_a_file_that_moved_ends_a_row_of_failures() -> None:
     run = run_state("a")
     for _ in range(15):
         run.failed(run.task.actions[0], StorageUnreachableError("gone"))
-    run.moved(Moved(run.task.actions[0]), 0)
+    run.moved([Moved(run.task.actions[0])])
     run.failed(run.task.actions[0], StorageUnreachableError("gone"))
     assert run.hopeless is None
 

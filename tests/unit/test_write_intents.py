@@ -25,7 +25,7 @@ def killed(state: StateDir, *added: tuple[Ends, str, str | None]) -> Path:
     """The file of a process that was killed after these lines."""
     intents = WriteIntents(state)
     for each in added:
-        intents.add(*each, 3, _MD5)
+        intents.add(each[0], (*each[1:], 3, _MD5))
     (own,) = (state.root / INTENTS_FOLDER).iterdir()
     file = own.with_name(f"0{own.name}")
     shutil.copy(own, file)
@@ -52,13 +52,13 @@ def test_what_a_process_that_is_gone_was_about_to_write_is_read_as_it_was(state:
 def test_the_file_of_a_running_process_is_left_alone_and_goes_when_it_forgets(state: StateDir) -> None:
     intents = WriteIntents(state)
     assert not (state.root / INTENTS_FOLDER).exists()
-    intents.add(_UP, "a", None, 3, _MD5)
+    intents.add(_UP, ("a", None, 3, _MD5))
     (file,) = (state.root / INTENTS_FOLDER).iterdir()
     assert left(state) == [] and file.stat().st_mode & 0o777 == 0o600
     intents.forget()
     assert not file.exists()
     # The next plan of the same process has a file of its own.
-    intents.add(_UP, "b", None, 3, _MD5)
+    intents.add(_UP, ("b", None, 3, _MD5))
     (file,) = (state.root / INTENTS_FOLDER).iterdir()
     intents.forget()
     intents.forget()
@@ -121,7 +121,7 @@ def test_where_nothing_can_be_written_a_transfer_goes_on(tmp_path: Path) -> None
     (tmp_path / INTENTS_FOLDER).write_text("a file in the folder's place")
     for state in (StateDir(tmp_path), StateDir(tmp_path / "fresh", lasting=False)):
         intents = WriteIntents(state)
-        intents.add(_UP, "a", None, 3, _MD5)
+        intents.add(_UP, ("a", None, 3, _MD5))
         intents.forget()
         assert left(state) == []
     assert not (tmp_path / "fresh").exists()
@@ -148,7 +148,7 @@ def test_a_folder_that_cannot_be_read_is_named(state: StateDir) -> None:
 def test_only_the_last_two_files_of_a_long_run_stay(state: StateDir) -> None:
     intents = WriteIntents(state, most=300)
     for number in range(50):
-        intents.add(_UP, f"f{number:02}", None, 3, _MD5)
+        intents.add(_UP, (f"f{number:02}", None, 3, _MD5))
     files = sorted((state.root / INTENTS_FOLDER).iterdir())
     assert len(files) == 2
     for file in files:

@@ -158,16 +158,10 @@ def shared_key_string_to_sign(
     account: str, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str]
 ) -> str:
     """What a Shared Key signature covers, service versions 2015-02-21 and later."""
-    lines = [method]
-    for name in _SIGNED_HEADERS:
-        value = headers.get(name, "")
-        lines.append("" if name == "Content-Length" and value == "0" else value)
-    own = {name.lower(): value for name, value in headers.items() if name[:5].lower() == "x-ms-"}
-    lines += [f"{name}:{own[name]}" for name in sorted(own, key=_service_order)]
-    lines.append(f"/{account}{path}")
-    if query:
-        lines += sorted(f"{name.lower()}:{value}" for name, value in query.items())
-    return "\n".join(lines)
+    is_empty = headers.get("Content-Length") == "0"
+    form, names = _form(tuple(name for name in headers if name != "Content-Length") if is_empty else tuple(headers))
+    text = f"{method}\n{form % tuple(map(headers.get, names))}/{account}{path}"
+    return "\n".join([text, *sorted(f"{name.lower()}:{value}" for name, value in query.items())]) if query else text
 
 
 def encode_query(query: Mapping[str, str]) -> str:
@@ -175,7 +169,17 @@ def encode_query(query: Mapping[str, str]) -> str:
     return "&".join([f"{name}={quote(value, safe='')}" for name, value in query.items()])
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
+def _form(headers: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """The signed lines of requests with these headers, and the headers that fill them in: a transfer has a few."""
+    own = {name.lower(): name for name in headers if name[:5].lower() == "x-ms-"}
+    ordered = sorted(own, key=_service_order)
+    lines = ["%s" if name in headers else "" for name in _SIGNED_HEADERS]
+    lines += [f"{name.replace('%', '%%')}:%s" for name in ordered]
+    names = (*(name for name in _SIGNED_HEADERS if name in headers), *(own[name] for name in ordered))
+    return "".join(f"{line}\n" for line in lines), names
+
+
 def _service_order(header: str) -> str:
     # The service sorts like a dictionary: '-' is ignored, '_' comes before digits and letters.
     return header.replace("-", "").replace("_", " ")

@@ -121,10 +121,8 @@ class CurlHandle:
 
     def headers(self) -> Headers:
         """The headers of the latest response."""
-        start = len(self.lines) - 1
-        while not self.lines[start].startswith(b"HTTP/"):
-            start -= 1
-        return Headers(text=b"".join(self.lines[start + 1 :]).decode("latin-1"))
+        text = b"".join(self.lines).decode("latin-1")
+        return Headers(text=text[text.find("\n", text.rfind("\nHTTP/") + 1) + 1 :])
 
     def was_resent(self) -> bool:
         """Whether the request may have been sent twice; call once for each exchange.
@@ -264,7 +262,8 @@ def _header_lines(headers: Mapping[str, str]) -> list[str]:
     """Headers in libcurl's form: an empty one ends with a semicolon. Raises ``StorageError``."""
     lines = [f"{name}: {value}" if value else f"{name};" for name, value in headers.items()]
     # libcurl does not check headers: text after a line break would be another header.
-    if _NO_HEADER.search("".join(lines)):
+    text = "".join(lines)
+    if not (text.isascii() and text.isprintable()) and _NO_HEADER.search(text):
         name = next(name for name, value in headers.items() if _NO_HEADER.search(f"{name}{value}"))
         raise StorageError(f"the value of the header {name} has characters that are not allowed in a header")
     return lines

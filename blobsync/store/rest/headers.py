@@ -74,33 +74,36 @@ def whole_info(name: str, headers: Mapping[str, str]) -> BlobInfo:
     return info(name, headers, headers.get("Content-Length"), decode_md5(headers.get("Content-MD5")))
 
 
-def info(name: str, headers: Mapping[str, str], size: int | str | None, md5: bytes | None) -> BlobInfo:
+def info(name: str, headers: Mapping[str, str], size: str | None, md5: bytes | None) -> BlobInfo:
     """The properties of a blob of ``size`` bytes with this Content-MD5, from the headers of a response.
 
     Raises ``StorageError`` for an invalid number or ETag.
     """
     try:
-        size = size if isinstance(size, int) else checked_size(size)
+        count = checked_size(size)
+    except BadAnswerError as error:
+        raise _unreadable(name, error) from error
+    return written(name, headers, count, md5)._replace(
+        tier=headers.get("x-ms-access-tier"),
+        content_type=headers.get("Content-Type"),
+        blob_type=headers.get("x-ms-blob-type") or "BlockBlob",
+        is_folder_stub=(headers.get("x-ms-meta-hdi_isfolder") or "").lower() == "true",
+        tier_inferred=_is_inferred(headers),
+    )
+
+
+def written(name: str, headers: Mapping[str, str], size: int, md5: bytes | None) -> BlobInfo:
+    """As :func:`info`, for the response to a write, which has no other properties."""
+    try:
         etag, date = checked_etag(headers.get("ETag")), checked_date(headers.get("Last-Modified"))
     except BadAnswerError as error:
         raise _unreadable(name, error) from error
-    return BlobInfo(
-        name,
-        size,
-        etag,
-        md5,
-        date,
-        headers.get("x-ms-access-tier"),
-        headers.get("Content-Type"),
-        headers.get("x-ms-blob-type") or "BlockBlob",
-        (headers.get("x-ms-meta-hdi_isfolder") or "").lower() == "true",
-        _is_inferred(headers),
-    )
+    return BlobInfo(name, size, etag, md5, date)
 
 
 def copied(name: str, headers: Mapping[str, str]) -> CopiedBlob:
     """The result of a copy from a URL. Raises ``StorageError`` for an invalid ETag."""
-    found = info(name, headers, 0, decode_md5(headers.get("Content-MD5")))
+    found = written(name, headers, 0, decode_md5(headers.get("Content-MD5")))
     return CopiedBlob(found.etag, found.md5)
 
 
@@ -122,8 +125,7 @@ def _is_inferred(headers: Mapping[str, str]) -> bool:
 def add_properties(headers: dict[str, str], properties: BlobProperties) -> None:
     """Add ``properties`` to the headers of a write."""
     for field, sent, _ in _PROPERTY_HEADERS:
-        value = getattr(properties, field)
-        if value:
+        if value := getattr(properties, field):
             headers[sent] = value
     if properties.tier:
         headers["x-ms-access-tier"] = properties.tier

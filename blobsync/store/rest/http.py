@@ -528,11 +528,11 @@ class BlobHttp:
             yield Pause(failures.wait(asked))
 
     def _asks_for_another_try(self, response: Response, *, retry_bare_500: bool) -> bool:
-        code = response.headers.get("x-ms-error-code")
-        # Azurite says so, with 500, of a header that it does not know.
-        final = code == "FeatureNotSupported" or (response.status == 500 and not retry_bare_500 and code is None)
-        if response.status in RETRYABLE_STATUS and not final:
-            return True
+        if response.status in RETRYABLE_STATUS:
+            code = response.headers.get("x-ms-error-code")
+            # Azurite says so, with 500, of a header that it does not know.
+            if code != "FeatureNotSupported" and (response.status != 500 or retry_bare_500 or code is not None):
+                return True
         self._line.answered()
         return False
 

@@ -41,11 +41,11 @@ from blobsync.store.rest.headers import (
     add_properties,
     copied,
     demand_version,
-    info,
     properties_of,
     read_asked,
     whole_info,
     with_sas,
+    written,
 )
 from blobsync.store.rest.http import BlobHttp, Reply, SideBySide, Steps
 from blobsync.store.rest.transport import Response, TransportError
@@ -290,7 +290,7 @@ class BlobSteps:
         self, reply: Reply, name: str, size: int, sent_md5: bytes | None, seen_md5: bytes | None
     ) -> Steps[BlobInfo]:
         if reply.status == 201:
-            return info(name, reply.headers, size, seen_md5)
+            return written(name, reply.headers, size, seen_md5)
         error = self.error(reply, "write", name)
         if reply.attempts > 1 and isinstance(error, PreconditionFailedError):
             # The first attempt may have succeeded although its response was lost; then the blob is ours.
