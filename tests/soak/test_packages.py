@@ -38,7 +38,7 @@ def test_a_release_writes_nothing_unless_it_is_told(tmp_path: Path) -> None:
     changelog = clone / "CHANGELOG.md"
     changelog.write_text(
         changelog.read_text(encoding="utf-8").replace(
-            "## [Unreleased]\n", "## [Unreleased]\n\n## [0.1.0] - 2026-11-20\n", 1
+            "## [Unreleased]\n", "## [Unreleased]\n\n## [0.1.0] - 2026-11-20\n\n- Anything.\n", 1
         ),
         encoding="utf-8",
     )
