@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 # About four lines of a terminal.
 MOST_CHARS = 300
 
@@ -34,6 +36,20 @@ def duration_text(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def zulu_text(seconds: float) -> str:
+    """Format a time (seconds since 1970) as ``2026-11-20T10:30:00Z``."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+def seconds_of(text: str) -> int | None:
+    """Parse ``90s``, ``30m``, ``12h``, ``7d`` or ``2w``; None if it is no such time."""
+    number, unit = text[:-1], _UNITS.get(text[-1:])
+    return int(number) * unit if unit and number.isdecimal() and number.isascii() and len(number) < 7 else None
 
 
 def printable(text: str, *, kept: str = "") -> str:

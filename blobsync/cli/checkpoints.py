@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import ConfigNotFoundError, LocalFileError, UsageError
-from blobsync.base.formatting import count_text, size_text
+from blobsync.base.formatting import count_text, size_text, zulu_text
 from blobsync.cli.output import Result
 from blobsync.cli.session import Commands, Session, argument, command, option
 
@@ -47,18 +46,15 @@ def checkpoints(
 
 def checkpoint_data(one: Checkpoint) -> Mapping[str, Any]:
     """A checkpoint in ``--json``."""
-    return {each.name: getattr(one, each.name) for each in fields(one)} | {"time": _moment(one.time)}
-
-
-def _moment(time: float | None) -> str | None:
-    return None if time is None else datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = None if one.time is None else zulu_text(one.time)
+    return {each.name: getattr(one, each.name) for each in fields(one)} | {"time": at}
 
 
 def _lines(found: Sequence[Checkpoint]) -> list[str]:
     rows = [("checkpoint", "step", "written", "files", "size", "here", "there", "")]
     for one in found:
         step = "" if one.step is None else str(one.step)
-        told = (_moment(one.time) or "", f"{one.files:,}", size_text(one.size))
+        told = ("" if one.time is None else zulu_text(one.time), f"{one.files:,}", size_text(one.size))
         rows.append((one.path, step, *told, one.here, one.there, "a restart takes it" if one.is_next else one.missing))
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
     return ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows]

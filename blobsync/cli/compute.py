@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import LoginRequiredError, UsageError
+from blobsync.base.formatting import seconds_of
 from blobsync.cli.confirm import confirm
 from blobsync.cli.output import Result
 from blobsync.cli.session import Commands, Session, argument, command, option
@@ -13,8 +13,6 @@ from blobsync.cli.session import Commands, Session, argument, command, option
 if TYPE_CHECKING:
     from blobsync.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds
 
-_TIME = re.compile(r"(\d{1,6})([smh])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 NameArgument = Annotated[str, argument(metavar="NAME", help="The compute's name in the workspace.")]
 MinOption = Annotated[int | None, option("--min", min=0, metavar="N", help="Nodes that are always there.")]
@@ -144,10 +142,10 @@ def _bounds(least: int | None, most: int | None, idle: str | None) -> NodeBounds
 
     if idle is None:
         return NodeBounds(least, most)
-    match = _TIME.fullmatch(idle)
-    if not match:
+    seconds = seconds_of(idle)
+    if seconds is None:
         raise UsageError(f"--idle {idle!a}: not a duration", hint="write 120s, 10m or 2h")
-    return NodeBounds(least, most, int(match[1]) * _SECONDS[match[2]])
+    return NodeBounds(least, most, seconds)
 
 
 def _carried_out(computes: Computes, name: str, request: ComputeRequest, *, dry_run: bool, wait: bool) -> Result:

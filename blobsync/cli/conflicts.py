@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from blobsync.base.errors import BlobsyncError, UsageError
-from blobsync.base.formatting import count_text, printable, size_text
+from blobsync.base.formatting import count_text, printable, size_text, zulu_text
 from blobsync.cli.confirm import ask_text, ask_until, can_ask
 from blobsync.cli.output import columns_of, wrapped
 from blobsync.plan.transfer_options import Keep
@@ -71,27 +70,23 @@ def _versions(project: Project, part: PlanPart, action: FileAction) -> Iterator[
     local = project.resolve(f"{project.root}/{part.shown(action)}").local
     try:
         status = local.stat()
-        yield f"  local:  {size_text(status.st_size):>8}, {_time(status.st_mtime)}, of {user_name(status.st_uid)}"
+        yield f"  local:  {size_text(status.st_size):>8}, {zulu_text(status.st_mtime)}, of {user_name(status.st_uid)}"
     except OSError as error:
         yield f"  local:  {error.strerror}"
     try:
         blob = next(project.list(f"{project.root}/{part.shown(action)}"))
-        written = _time(blob.last_modified or 0)
+        written = zulu_text(blob.last_modified or 0)
         yield f"  remote: {size_text(blob.size or 0):>8}, {written}; the service does not say who wrote it"
     except BlobsyncError as error:
         yield f"  remote: {printable(error.message)}"
     for entry in project.history(path=f"{project.root}/{part.shown(action)}", limit=1):
-        yield f"  last transfer from here: {entry.kind} by {entry.user}, {_time(entry.began)}"
+        yield f"  last transfer from here: {entry.kind} by {entry.user}, {zulu_text(entry.began)}"
 
 
 def _show(session: Session, lines: Sequence[str], *, wraps: bool = True) -> None:
     with session.display.aside():
         columns = columns_of(sys.stderr) if wraps else 0
         sys.stderr.write("".join(f"{wrapped(line, columns)}\n" for line in lines))
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _asked(session: Session, project: Project, path: str) -> tuple[str, bool]:

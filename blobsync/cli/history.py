@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import JobNotFoundError, NothingMatchedError, UsageError
-from blobsync.base.formatting import count_text, size_text, took_text
+from blobsync.base.formatting import count_text, seconds_of, size_text, took_text
 from blobsync.cli.job_views import MaxOption, find_jobs
 from blobsync.cli.job_words import job_data, job_details, job_table, state_text, table
 from blobsync.cli.output import Result, more_line
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from blobsync.jobs.record import JobRecord
     from blobsync.project.logbook import LogBook, RunningTransfer, TransferEntry
 
-_AGO = re.compile(r"(\d+)([mhdw])")
-_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 SinceOption = Annotated[
     str | None, option(metavar="T", help="Only what began since then: 30m, 12h, 7d, 2w, or 2026-11-20[T10:30].")
@@ -95,8 +92,8 @@ def history(
 
 def _moment(text: str, now: float) -> float:
     """Seconds since 1970."""
-    if match := _AGO.fullmatch(text):
-        return now - int(match[1]) * _SECONDS[match[2]]
+    if (ago := seconds_of(text)) is not None:
+        return now - ago
     try:
         # Without a time zone: local time.
         return datetime.fromisoformat(text).timestamp()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import UsageError
-from blobsync.base.formatting import count_text, size_text
-from blobsync.base.patterns import pattern
+from blobsync.base.formatting import count_text, seconds_of, size_text, zulu_text
 from blobsync.cli.copy import Far
 from blobsync.cli.output import Result
 from blobsync.cli.session import Commands, OptionalPaths, PathsArgument, Session, command, option
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from blobsync.config.mapping import Resolution
     from blobsync.project.api import Project
     from blobsync.project.browse import ListingEntry, PathStatus, Usage
-
-_EXPIRY = pattern(r"(\d+)([mhdw])")
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def register(app: Commands) -> None:
@@ -179,10 +175,10 @@ def url(
 
 def duration(text: str) -> timedelta:
     """Parse the value of ``--expiry``. Raises ``UsageError``."""
-    match = _EXPIRY.fullmatch(text)
-    if not match or not int(match[1]):
+    seconds = seconds_of(text)
+    if not seconds:
         raise UsageError(f"--expiry {text}: not a duration", hint="write 30m, 12h, 7d or 2w")
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+    return timedelta(seconds=seconds)
 
 
 def _entries(project: Project, paths: Iterable[str], *, recursive: bool) -> Iterator[ListingEntry]:
@@ -209,7 +205,7 @@ def entry_data(entry: ListingEntry) -> dict[str, Any]:
     return {
         "path": entry.path,
         "size": entry.size,
-        "last_modified": None if entry.last_modified is None else _time(entry.last_modified),
+        "last_modified": None if entry.last_modified is None else zulu_text(entry.last_modified),
         "md5": entry.md5.hex() if entry.md5 else None,
         "tier": entry.tier,
         "etag": entry.etag,
@@ -223,12 +219,8 @@ def _entry_lines(entries: Iterator[ListingEntry], *, long: bool) -> Iterator[str
         elif entry.is_folder:
             yield f"{'folder':>10}  {'':20}  {'':8}  {entry.path}"
         else:
-            modified = _time(entry.last_modified or 0)
+            modified = zulu_text(entry.last_modified or 0)
             yield f"{size_text(entry.size or 0):>10}  {modified:20}  {entry.tier or '':8}  {entry.path}"
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _folders(project: Project, *, jsonl: bool) -> Result:
@@ -314,7 +306,7 @@ def _status_lines(place: Resolution, status: PathStatus) -> Iterator[str]:
     there = "a folder" if status.remote_is_folder else "nothing"
     if remote:
         md5 = remote.md5.hex() if remote.md5 else "unknown"
-        there = f"{size_text(remote.size or 0)}, MD5 {md5}, {_time(remote.last_modified or 0)}, {remote.tier or ''}"
+        there = f"{size_text(remote.size or 0)}, MD5 {md5}, {zulu_text(remote.last_modified or 0)}, {remote.tier or ''}"
     yield f"  here:      {here}"
     yield f"  container: {there.rstrip(', ')} ({place.remote})"
     if status.local_is_folder or status.remote_is_folder:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from blobsync.base.errors import BlobsyncError, EmulatorError, ExitCode
-from blobsync.base.formatting import count_text
+from blobsync.base.formatting import count_text, zulu_text
 from blobsync.cli.confirm import confirm
 from blobsync.cli.new_config import config_new
 from blobsync.cli.output import Result
@@ -217,7 +216,7 @@ def config_trust_code(
         (forget_code if forget else trust_code)(root, given, session.environ)
     known = load_known_code(root, session.environ)
     lines = [f"{'no longer trusted' if forget else 'trusted'}: {digest}" for digest in given or known.trusted]
-    published = [{"code_path": one.place, "digest": one.digest, "at": _moment(one.at)} for one in known.published]
+    published = [{"code_path": one.place, "digest": one.digest, "at": zulu_text(one.at)} for one in known.published]
     if not given:
         last = {one.place: one for one in known.published}.values()
         lines += [f"published from here: {one.digest} at {one.place}" for one in last]
@@ -258,10 +257,6 @@ def config_trust_docker(
         {"trusted": [list(words) for words in sorted(trusted)]},
         lines or [f"nothing in docker.args of {cluster.file} reaches beyond the project"],
     )
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def emulator_start(
