@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -43,8 +43,9 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
 def demand_types(made: object) -> None:
     """Raise ``ValueError`` if a field of a dataclass that was filled from JSON does not have its declared type.
 
-    Knows the types that JSON has, tuples and mappings of them, unions, and other dataclasses. Of a ``TypedDict`` it
-    demands only that it is a mapping: its values may be of another version of blobsync.
+    Knows the types that JSON has, tuples and mappings of them, unions, the words of a ``Literal``, and other
+    dataclasses. Of a ``TypedDict`` it demands only that it is a mapping: its values may be of another version of
+    blobsync.
     """
     kind: Any = type(made)
     for name, hint in _fields(kind).items():
@@ -70,8 +71,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return True
     if hint is None or hint is NoneType:
         return value is None
-    if origin is UnionType:
-        return any(_fits(value, each) for each in args)
+    if origin in (UnionType, Union, Literal):
+        return any(value == each if origin is Literal else _fits(value, each) for each in args)
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(each, args[0]) for each in value)
     if origin is Mapping:

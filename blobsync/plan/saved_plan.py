@@ -5,39 +5,20 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from blobsync.base.errors import LocalFileError, PlanFileError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.patterns import pattern
-from blobsync.base.plain_json import parse_json
+from blobsync.base.plain_json import demand_types, parse_json
 from blobsync.base.redaction import redact_each
-from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferOptions
+from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, PlanPart, TransferPlan, plan_record, verb
 
 VERSION = 1
-
-# The check for the JSON value of an option of this type.
-_FORMS: Mapping[Any, Callable[[object], bool]] = {
-    bool: lambda value: isinstance(value, bool),
-    int | None: lambda value: value is None or (_is_number(value) and isinstance(value, int)),
-    int: lambda value: _is_number(value) and isinstance(value, int),
-    float: lambda value: _is_number(value),
-    float | None: lambda value: value is None or (_is_number(value) and value != 0),
-    EngineName | None: lambda value: value is None or isinstance(value, str),
-    Keep | None: lambda value: value is None or isinstance(value, str),
-    Links: lambda value: isinstance(value, str),
-    str | None: lambda value: value is None or isinstance(value, str),
-    tuple[str, ...]: lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
-}
-
-
-def _is_number(value: object) -> bool:
-    # No limit exceeds 64 bits; this also rejects infinity and NaN.
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def save(plan: TransferPlan, file: Path) -> None:
@@ -199,14 +180,10 @@ def _sequence(value: object) -> list[object]:
 def _options(value: object) -> TransferOptions:
     if not isinstance(value, dict):
         raise TypeError("options are missing")
-    known = get_type_hints(TransferOptions)
-    if unknown := set(value) - known.keys():
-        raise ValueError(f"unknown options {', '.join(sorted(unknown))}")
-    for name, kind in known.items():
-        if name in value and not _FORMS[kind](value[name]):
-            raise ValueError(f"{name} has an invalid value")
     words: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
-    return TransferOptions(**words)
+    made = TransferOptions(**words)
+    demand_types(made)
+    return made
 
 
 _KEEP = 10
