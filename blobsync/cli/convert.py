@@ -46,7 +46,7 @@ def convert_batch_ai(
     """
     from blobsync.ancestors.convert import convert_batchai
 
-    root = _root(session)
+    root = session.root()
     base = _base(session, root, platform)
     found = convert_batchai(base, name or job.stem, job, cluster_file, session.environ)
     return _written(session, root, found, dry_run=dry_run)
@@ -70,15 +70,9 @@ def convert_philly_file(
     """
     from blobsync.ancestors.convert import convert_philly
 
-    root = _root(session)
+    root = session.root()
     found = convert_philly(root, file, name, _known(platform), session.environ)
     return _written(session, root, found, dry_run=dry_run)
-
-
-def _root(session: Session) -> Path:
-    from blobsync.config.project_root import current_folder, find_project
-
-    return find_project(current_folder(session.environ), session.environ)
 
 
 def _known(platform: str) -> str:

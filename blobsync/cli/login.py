@@ -104,9 +104,8 @@ def _secret_question(container: BlobContainer, auth: str | None, more: str = "")
 def _chosen_account(session: Session, file: str | None) -> tuple[Path, str, StorageAccount]:
     from blobsync.config.accounts import AccountFile, first_of
     from blobsync.config.loader import project_path
-    from blobsync.config.project_root import current_folder, find_project
 
-    root = find_project(current_folder(session.environ), session.environ)
+    root = session.root()
     name = file or _only_file(session, root)
     found = AccountFile(project_path(root, name, session.environ), name, session.environ)
     if found.without_login is None:

@@ -86,7 +86,7 @@ def _matching(project: Project, paths: Iterable[str]) -> list[str]:
                 next(project.list(path))
             except NothingMatchedError:
                 matches = pattern_matches(project.list, path)
-                found += [f"{match.path}/" if match.entry.is_folder else match.path for match in matches]
+                found += [f"{name}/" if entry.is_folder else name for name, entry in matches]
                 continue
         found.append(path)
     return found

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from blobsync.base.errors import BlobsyncError, ExitCode, LocalFileError, UnsafeNamesError, UsageError
 from blobsync.base.formatting import count_text, printable
@@ -30,6 +30,7 @@ from blobsync.base.redaction import redact, redact_answer, redact_tree
 if TYPE_CHECKING:
     from blobsync.base.errors import FileFailure
     from blobsync.base.events import Event
+    from blobsync.cli.timings import PhaseTimes
 
 
 # Deeper than the indentation of a following line, so that a continued line is not taken for one.
@@ -207,22 +208,6 @@ class Result:
     screens: Iterable[Sequence[str]] = ()
     steps: Iterable[Mapping[str, Any]] = ()
     then: Callable[[], int] | None = None
-
-
-class PhaseTimes(Protocol):
-    """Measures where the time of a command goes."""
-
-    def answers(self) -> None:
-        """Call when the work is done and printing begins."""
-        ...
-
-    def spans(self) -> Sequence[tuple[str, float]]:
-        """The phases, with their seconds."""
-        ...
-
-    def sentence(self) -> str:
-        """The phases as a sentence."""
-        ...
 
 
 class Console:

@@ -58,11 +58,11 @@ def _findings(session: Session) -> Iterator[tuple[str, CheckResult]]:
     """The findings of each cluster; a finding of several clusters is listed once."""
     from blobsync.base.check_results import failed_check
     from blobsync.config.loader import cluster_names, load_cluster
-    from blobsync.config.project_root import CLUSTER_VARIABLE, current_folder, find_project
+    from blobsync.config.project_root import CLUSTER_VARIABLE
     from blobsync.project.doctor import diagnose
     from blobsync.project.leftovers import examine_downloads
 
-    root = find_project(current_folder(session.environ), session.environ)
+    root = session.root()
     names: tuple[str | None, ...] = cluster_names(root)
     if session.cluster or session.environ.get(CLUSTER_VARIABLE) or not names:
         names = (session.cluster,)

@@ -113,6 +113,12 @@ class Session:
         """How long this command has taken so far, in seconds."""
         return time.monotonic() - self.began
 
+    def root(self) -> Path:
+        """The project that contains the current folder. Raises ``ConfigError``."""
+        from blobsync.config.project_root import current_folder, find_project
+
+        return find_project(current_folder(self.environ), self.environ)
+
     def overrides(self) -> Mapping[str, Any]:
         """What ``-p`` and ``-n`` change in the cluster file. Raises ``ConfigError``."""
         from blobsync.config.loader import parse_overrides

@@ -57,10 +57,9 @@ def config_check(session: Session) -> Result:
       blobsync config check -c eu
     """
     from blobsync.config.check import check_project
-    from blobsync.config.project_root import current_folder, find_project
     from blobsync.local.ignore import bad_patterns
 
-    root = find_project(current_folder(session.environ), session.environ)
+    root = session.root()
     checked = check_project(root, clusters=_chosen(session), environ=session.environ, further=bad_patterns)
     problems = [problem for item in checked for problem in item.problems]
     found = [_Found(item, *_refused(item, session.environ)) for item in checked]
@@ -174,10 +173,9 @@ def config_trust_state(
       blobsync config trust-state
       blobsync config trust-state --both
     """
-    from blobsync.config.project_root import current_folder, find_project
     from blobsync.local.state_dir import open_state, trust_state
 
-    root = find_project(current_folder(session.environ), session.environ)
+    root = session.root()
     exposed = open_state(root, session.environ)
     if exposed and not yes:
         confirm(session, exposed.question, looks="ls -laR .blobsync shows who may write there")
@@ -207,10 +205,9 @@ def config_trust_code(
       blobsync config trust-code
       blobsync config trust-code --forget DIGEST
     """
-    from blobsync.config.project_root import current_folder, find_project
     from blobsync.config.trusted_code import demand_digest, forget_code, load_known_code, trust_code
 
-    root = find_project(current_folder(session.environ), session.environ)
+    root = session.root()
     given = [demand_digest(text, "trust-code") for text in digests or ()]
     if given:
         (forget_code if forget else trust_code)(root, given, session.environ)
@@ -239,10 +236,9 @@ def config_trust_docker(
       blobsync config trust-docker --forget
     """
     from blobsync.config.loader import load_cluster
-    from blobsync.config.project_root import current_folder, find_project
     from blobsync.config.trusted_docker import DockerArgs, load_trusted_docker, save_trusted_docker
 
-    root = find_project(current_folder(session.environ), session.environ)
+    root = session.root()
     known = load_trusted_docker(root, session.environ)
     if forget:
         save_trusted_docker(root, (), session.environ)
@@ -293,11 +289,10 @@ def _follow(session: Session, emulator: Emulator) -> tuple[tuple[str, ...], tupl
     their containers; returns the names of both."""
     from blobsync.base.errors import ConfigError
     from blobsync.config.account_files import account_file_names
-    from blobsync.config.project_root import current_folder, find_project
     from blobsync.config.scaffold import follow_emulator
 
     try:
-        root = find_project(current_folder(session.environ), session.environ)
+        root = session.root()
     except ConfigError:
         return (), ()
     names, own = tuple(account_file_names(root)), emulator.own_account()

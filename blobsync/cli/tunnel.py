@@ -194,9 +194,8 @@ def tunnel_open(
     record = find_jobs(session).find(job) if job else None
     if record is not None and record.info.state.is_final:
         raise UsageError(f"{record.run_id} has ended: {record.info.state}")
-    from blobsync.config.project_root import current_folder, find_project
 
-    root = find_project(current_folder(session.environ), session.environ) if record else None
+    root = session.root() if record else None
     state = tunnels.open(name, project=root, job_id=record.run_id if record else "")
     data = {**_state_data(state), "ssh_config": _entry(state.tunnel, state.local_port)}
     return Result(data, [f"open at 127.0.0.1:{state.local_port}", *_entry(state.tunnel, state.local_port)])

@@ -5,27 +5,17 @@ A name that contains such characters itself takes precedence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import TypeAlias
 
 from blobsync.base.errors import NothingMatchedError
 from blobsync.plan.wildcards import ABOUT_PATTERNS, fitting, is_pattern, split_pattern
 from blobsync.project.browse import ListingEntry
 
-
-class Lister(Protocol):
-    """``Project.list``."""
-
-    def __call__(self, path: str, /, *, recursive: bool = False) -> Iterator[ListingEntry]: ...
-
-
-class Matched(NamedTuple):
-    """A match: the path for other commands, and its entry in a listing."""
-
-    path: str
-    entry: ListingEntry
+# ``Project.list``.
+Lister: TypeAlias = Callable[..., Iterator[ListingEntry]]
 
 
 def list_matching(listing: Lister, path: str, *, recursive: bool) -> Iterator[ListingEntry]:
@@ -40,15 +30,17 @@ def list_matching(listing: Lister, path: str, *, recursive: bool) -> Iterator[Li
     with suppress(NothingMatchedError):
         yield from chain([next(exact)], exact)
         return
-    for found in pattern_matches(listing, path):
-        if recursive and found.entry.is_folder:
-            yield from listing(found.path, recursive=True)
+    for found, entry in pattern_matches(listing, path):
+        if recursive and entry.is_folder:
+            yield from listing(found, recursive=True)
         else:
-            yield found.entry
+            yield entry
 
 
-def pattern_matches(listing: Lister, path: str) -> Iterator[Matched]:
-    """The matches of the pattern, sorted by name. Raises ``NothingMatchedError``."""
+def pattern_matches(listing: Lister, path: str) -> Iterator[tuple[str, ListingEntry]]:
+    """The matches of the pattern, sorted by name, as paths for other commands, with their entries in a listing.
+
+    Raises ``NothingMatchedError``."""
     found = list(_below(listing, *split_pattern(path)))
     if not found:
         raise NothingMatchedError(
@@ -59,7 +51,7 @@ def pattern_matches(listing: Lister, path: str) -> Iterator[Matched]:
     yield from found
 
 
-def _below(listing: Lister, parent: str, parts: list[str]) -> Iterator[Matched]:
+def _below(listing: Lister, parent: str, parts: list[str]) -> Iterator[tuple[str, ListingEntry]]:
     fits = fitting(parts[0])
     lead = f"{parent}/" if parent else ""
     with suppress(NothingMatchedError):
@@ -68,6 +60,6 @@ def _below(listing: Lister, parent: str, parts: list[str]) -> Iterator[Matched]:
             if not fits(name):
                 continue
             if len(parts) == 1:
-                yield Matched(f"{lead}{name}", entry)
+                yield f"{lead}{name}", entry
             elif entry.is_folder:
                 yield from _below(listing, f"{lead}{name}", parts[1:])
