@@ -42,9 +42,9 @@ class Found:
         return ".".join(str(number) for number in self.version)
 
 
-def managed_path(environ: Mapping[str, str], version: str = PINNED) -> Path:
-    """The path of the managed copy of one version, whether it exists or not."""
-    return data_home(environ) / "azcopy" / version / "azcopy"
+def managed_path(environ: Mapping[str, str]) -> Path:
+    """The path of the managed copy, whether it exists or not."""
+    return data_home(environ) / "azcopy" / PINNED / "azcopy"
 
 
 def find_azcopy(environ: Mapping[str, str] | None = None, *, runner: ProcessRunner | None = None) -> Found:

@@ -195,7 +195,6 @@ def run_demo(
     keep: bool,
     environ: Mapping[str, str],
     say: Callable[[str], None],
-    runner: ProcessRunner | None = None,
     max_files: int = MAX_FILES,
 ) -> DemoReport:
     """Run the whole demo; raises ``BlobsyncError`` at the first unexpected result.
@@ -209,7 +208,7 @@ def run_demo(
     kept = keep or folder is not None
     try:
         with _server(keep, environ, say) as (state, keys):
-            show = _Show(own, environ, say, runner or ProcessRunner())
+            show = _Show(own, environ, say, ProcessRunner())
             files, size = _play(show, state, keys, max_files)
     finally:
         if not kept:

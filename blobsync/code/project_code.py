@@ -144,12 +144,10 @@ class CodeResult:
 class Code:
     """What ``init`` can do for one project and its cluster."""
 
-    def __init__(
-        self, project: CodeProject, options: CodeOptions | None = None, *, runner: ProcessRunner | None = None
-    ) -> None:
+    def __init__(self, project: CodeProject, options: CodeOptions | None = None) -> None:
         self._project = project
         self._options = options or CodeOptions()
-        self._runner = runner or ProcessRunner()
+        self._runner = ProcessRunner()
 
     def __repr__(self) -> str:
         return f"<Code of {self._project!r}>"

@@ -361,10 +361,9 @@ class Cluster:
         value = self.value(path)
         return value if isinstance(value, int) and not isinstance(value, bool) else default
 
-    def flag(self, path: str, *, default: bool = False) -> bool:
+    def flag(self, path: str) -> bool:
         """True or false."""
-        value = self.value(path)
-        return value if isinstance(value, bool) else default
+        return self.value(path) is True
 
     def texts(self, path: str) -> tuple[str, ...]:
         """A list of strings; a single string counts as a list of one."""

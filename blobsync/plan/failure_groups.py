@@ -34,7 +34,7 @@ class FailureGroup(NamedTuple):
         return self.total - len(self.paths) if self.paths else 0
 
 
-def grouped(failures: Iterable[Failing], named: int = NAMED) -> list[FailureGroup]:
+def grouped(failures: Iterable[Failing]) -> list[FailureGroup]:
     """Group failures, in the order of each kind's first one. The number of attempts makes no other kind."""
     found: dict[tuple[str, str], list[Failing]] = {}
     counts: dict[tuple[str, str], int] = {}
@@ -42,7 +42,7 @@ def grouped(failures: Iterable[Failing], named: int = NAMED) -> list[FailureGrou
         kind = each.code, _TRIES.sub("", _without(each.message, each.path))
         members = found.setdefault(kind, [])
         counts[kind] = counts.get(kind, 0) + 1
-        if len(members) < named:
+        if len(members) < NAMED:
             members.append(each)
     return [_group(members, counts[kind]) for kind, members in found.items()]
 

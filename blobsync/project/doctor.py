@@ -91,11 +91,7 @@ def examine(
 
 
 def examine_login(
-    account: StorageAccount,
-    path: str,
-    *,
-    environ: Mapping[str, str] | None = None,
-    connect: ConnectRest | None = None,
+    account: StorageAccount, path: str, *, environ: Mapping[str, str] | None = None
 ) -> tuple[CheckResult, ...]:
     """Check what the credential of ``account`` allows below the blob folder ``path``.
 
@@ -103,8 +99,7 @@ def examine_login(
     other failures are results.
     """
     environ = environment(environ)
-    connect = connect or _connector(environ, use_cli_auth=False)
-    now = datetime.now(timezone.utc)
+    connect, now = _connector(environ, use_cli_auth=False), datetime.now(timezone.utc)
     found = tuple(examine_account(account, path, connect=connect, now=now, environ=environ))
     refused = [each for each in found if each.status is CheckStatus.FAIL and each.name not in ("reading", "writing")]
     if refused and refused[0].code == FailureCode.CONTAINER_NOT_FOUND:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from blobsync.base.errors import NothingMatchedError
@@ -167,20 +167,13 @@ def _file_of(name: str, kind: str, pair: Pair | None) -> FolderName:
     return FolderName(name, False, here, there, {kind: 1}, modified)
 
 
-def look_into(
-    context: ProjectContext,
-    path: str,
-    emit: Emit,
-    *,
-    fresh: bool,
-    clock: Callable[[], float] = time.time,
-) -> Iterator[FolderStatus]:
+def look_into(context: ProjectContext, path: str, emit: Emit, *, fresh: bool) -> Iterator[FolderStatus]:
     """Yield the known content of the folder ``path``, repeatedly, at last everything.
 
     Raises mapping errors, those of the store, and ``UntrustedLinkError``.
     """
     requests = both_ends(context, path)
-    yielded = now = clock()
+    yielded = now = time.time()
     # List what was never listed, including folder entries inside this one.
     listed = [None if fresh else request.records.listed_at(request.part.key.path) for request in requests]
     as_of = min((at for at in listed if at is not None), default=now)
@@ -191,7 +184,7 @@ def look_into(
         assert isinstance(end, OpenBlob)
         for pair in _pairs(request if at is None else as_remembered(request), look, emit):
             look.add(request.part.path, pair, end)
-            if (now := clock()) - yielded > _RESULT_SECONDS:
+            if (now := time.time()) - yielded > _RESULT_SECONDS:
                 yielded = now
                 yield look.snapshot(whole=False)
     yield look.snapshot(whole=True)

@@ -183,11 +183,9 @@ class Tunnels:
         self,
         environ: Mapping[str, str] | None = None,
         *,
-        process: ProcessRunner | None = None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._environ = environment(environ)
-        self._process = process or ProcessRunner()
         self._note = note
         self._file = config_home(self._environ) / "tunnels.json"
 
@@ -270,7 +268,7 @@ class Tunnels:
         order = {"tunnel": asdict(tunnel), "port": local, "project": str(project or ""), "job_id": job_id}
         folder.write(folder.order, order)
         argv = (*python_module("blobsync.tunnels.background"), str(folder.order.parent))
-        self._process.spawn_detached(argv, log=folder.log, env=self._environ)
+        ProcessRunner().spawn_detached(argv, log=folder.log, env=self._environ)
         if not _wait(lambda: "open" in folder.read(), _BEGIN_SECONDS + OPEN_SECONDS):
             raise BackendUnavailableError(f"the tunnel {name} did not start", hint=f"see {folder.log}")
         if folder.read()["open"] is not True:
