@@ -422,7 +422,7 @@ class FolderSets:
 
     def _leave_half(self, one: FileSet, missing: str) -> Sequence[FileFailure]:
         """The last round brings up what there is of a half set, without a mark, unless its name is marked."""
-        if one.name in self._marked_names() or self._marks.at(self._writer.lineage, self._stored(one.name)):
+        if one.name in self._marked_names():
             self._say(f"checkpoint {one.name} is not complete ({missing}): the marked one stays as it is")
             return ()
         self._say(f"checkpoint {one.name} is not complete ({missing}): its files are uploaded, without a mark")
