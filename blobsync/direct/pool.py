@@ -311,8 +311,6 @@ class RunState:
 
         Returns those that are to be moved again.
         """
-        with self._lock:
-            self._under_way.difference_update([job for job, _ in ended])
         self.about_to_write(*[found for job, error in ended if error is None and (found := job.written())])
         moved: list[Moved] = []
         again: list[FileJob] = []
@@ -329,7 +327,16 @@ class RunState:
                 moved = []
                 again += [job] if self._is_to_move_again(job, error) else []
         self.moved(moved)
+        with self._lock:
+            self._under_way.difference_update([job for job, _ in ended])
         return again
+
+    def abandon(self) -> None:
+        """Remove unfinished files from the disk, while threads may still be using them."""
+        with self._lock:
+            hanging = list(self._under_way)
+        for job in hanging:
+            job.abandon()
 
     def _is_to_move_again(self, job: FileJob, error: BlobsyncError) -> bool:
         if not self.stop.is_set() and job.worth_another_try(error):
@@ -475,7 +482,6 @@ class WorkerPool:
         self._waiting = iter(jobs)
         self._again: deque[FileJob] = deque()
         self._begun: deque[_Begun] = deque()
-        self._open: set[FileJob] = set()
         self._changed = threading.Condition()
         self._busy = 0
         self._threads = threads
@@ -496,10 +502,7 @@ class WorkerPool:
 
     def abandon(self) -> None:
         """See :class:`blobsync.direct.pool.ThreadWork`."""
-        with self._changed:
-            hanging = list(self._open)
-        for job in hanging:
-            job.abandon()
+        self._run.abandon()
 
     def _take(self) -> _Begun | None:
         """The next piece to move, perhaps of a newly opened file; None if nothing is left to do."""
@@ -513,7 +516,6 @@ class WorkerPool:
                     job = self._next_job()
                     if job is not None:
                         self._busy += 1
-                        self._open.add(job)
                         break
                     if not self._busy:
                         return None
@@ -576,7 +578,6 @@ class WorkerPool:
     def _close(self, job: FileJob, error: BaseException | None) -> None:
         again = self._run.finish([(job, error)])
         with self._changed:
-            self._open.discard(job)
             self._busy -= 1
             self._again += again
             self._changed.notify_all()

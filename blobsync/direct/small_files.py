@@ -2,6 +2,14 @@
 
 A small file is one request. The time goes into handing the interpreter's lock from thread to thread, and into waking
 them, not into the bytes. On a slow disk (a network file system) more threads help: each runs requests of its own.
+
+Files that begin together, and those that end together, are handed on in one list. The order of their records is that of
+a single file; what a kill leaves of an upload (a download):
+
+1. before the intents of the list: nothing is requested (no file has its name);
+2. after them: some blobs may be written (some files have their names), and the intents say which are ours;
+3. after the ledger has seen the answers: the same, until it saves, some seconds later;
+4. after that: the index says that both sides are equal.
 """
 
 from __future__ import annotations
@@ -60,7 +68,6 @@ class SmallFiles:
         self._wall, self._cpu = clocks
         self._cpu_seen = 0.0
         self._again: deque[FileJob] = deque()
-        self._open: set[FileJob] = set()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._hands = 0
@@ -116,10 +123,7 @@ class SmallFiles:
 
     def abandon(self) -> None:
         """See :class:`blobsync.direct.pool.ThreadWork`."""
-        with self._lock:
-            hanging = list(self._open)
-        for job in hanging:
-            job.abandon()
+        self._run.abandon()
 
     def _begin_some(self, orders: Orders) -> bool:
         """Begin a few files; returns whether there is room, and work, for more."""
@@ -134,7 +138,6 @@ class SmallFiles:
         with self._lock:
             jobs = [self._again.popleft() for _ in range(min(most, len(self._again)))]
             jobs += islice(self._waiting, most - len(jobs))
-            self._open.update(jobs)
             return jobs
 
     def _begin(self, jobs: Sequence[FileJob], orders: Orders) -> None:
@@ -162,7 +165,6 @@ class SmallFiles:
 
     def _land(self, ended: Sequence[tuple[object, BlobInfo | bytes | BlobsyncError]]) -> None:
         closing: list[Ended] = []
-        size = 0
         for job, end in ended:
             assert isinstance(job, FileJob)
             if isinstance(end, BlobsyncError):
@@ -171,14 +173,12 @@ class SmallFiles:
             try:
                 began = self._wall()
                 job.landed(end)
-                job.counted = job.action.size
-                size += job.action.size
-                closing.append((job, None))
                 self._waited_for_disk(began)
+                job.counted = job.action.size
+                closing.append((job, None))
             except (BlobsyncError, Stopped) as caught:
                 closing.append((job, caught))
-        if size:
-            self._run.listener.emit(BytesMoved(size))
+        self._run.listener.emit(BytesMoved(sum(job.counted for job, _ in closing)))
         self._close(closing)
 
     def _waited_for_disk(self, began: float) -> None:
@@ -204,5 +204,4 @@ class SmallFiles:
     def _close(self, ended: Sequence[Ended]) -> None:
         again = self._run.finish(ended)
         with self._lock:
-            self._open.difference_update([job for job, _ in ended])
             self._again += again

@@ -365,7 +365,7 @@ class ProgressCounter:
         self._stirred = clock()
         self._longest_silence = 0.0
         # By the type of the event, for speed; notes are not counted.
-        self._takes: Mapping[type[Event], Callable[[Any], None]] = {
+        self._takes: Mapping[type[Event], Callable[[Any], object]] = {
             Phase: self._phase,
             Expected: self._expected,
             Looked: self._looked,
@@ -385,10 +385,15 @@ class ProgressCounter:
         """Count the event."""
         with self.lock:
             take = self._takes.get(type(event))
-            if take is not None:
-                take(event)
+            if take is None:
+                return
+            began = take(event) is True
+            # Files that are subtracted are reported by name at once: shown in between, the count would jump back.
+            is_followed = isinstance(event, WorkerMoved) or (isinstance(event, FilesCounted) and event.files < 0)
+            if not is_followed:
+                self.show(force=False, began=began)
 
-    def _phase(self, event: Phase) -> None:
+    def _phase(self, event: Phase) -> bool:
         began = event.name != self.step
         if began:
             self.looked = 0
@@ -401,27 +406,23 @@ class ProgressCounter:
         if began:
             self._remaining = RemainingTime(self._files, self._work, self._moved)
         self.step = event.name
-        self.show(force=False, began=began)
+        return began
 
     def _expected(self, event: Expected) -> None:
         self.files_expected += event.files
         self.bytes_expected += event.size
-        self.show(force=False)
 
     def _looked(self, event: Looked) -> None:
         self.looked += event.files
-        self.show(force=False)
 
     def _bytes_moved(self, event: BytesMoved) -> None:
         self.bytes += event.size
         self._stir()
-        self.show(force=False)
 
     def _bytes_reused(self, event: BytesReused) -> None:
         self.bytes += event.size
         self.reused += event.size
         self._stir()
-        self.show(force=False)
 
     def _worker_moved(self, event: WorkerMoved) -> None:
         count = self._workers.get(event.worker)
@@ -442,33 +443,25 @@ class ProgressCounter:
         (self._failed.difference_update if event.failure is None else self._failed.update)(event.paths)
         self.failures = len(self._failed)
         self._stir()
-        self.show(force=False)
 
     def _files_counted(self, event: FilesCounted) -> None:
         self._counted += event.files
         self._stir()
-        if event.files > 0:
-            # Files that are subtracted are reported by name at once: shown in between, the count would jump back.
-            self.show(force=False)
 
     def _disconnected(self, event: Disconnected) -> None:
         self._note()
         self._lost.setdefault(event.host, (self.clock() - event.seconds, event.why))
-        self.show(force=False)
 
     def _connected(self, event: Connected) -> None:
         if self._lost.pop(event.host, None) and not self._lost:
             self._stirred = self.clock()
             self._remaining.go_on(self._stirred - self.began, self._files, self._work, self._moved)
-        self.show(force=False)
 
     def _begins_to_move(self, event: Moving) -> None:
         self._doing, self._on_record = event.doing, event.on_record
-        self.show(force=False)
 
     def _reading(self, event: Hashing) -> None:
         self._hashing, self._hashing_bytes = self._hashing + event.files, self._hashing_bytes + event.size
-        self.show(force=False)
 
     def show(self, *, force: bool, began: bool = False) -> None:
         raise NotImplementedError

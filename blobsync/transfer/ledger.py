@@ -93,21 +93,15 @@ class Ledger:
 
         The engine's report counts only if it is the service's response.
         """
-        news: list[Moved] = []
-        looked: list[tuple[Moved, FileState | None]] = []
-        for each in moved:
-            path = each.action.path
-            if self._is_stranger(each.action) or path in self.verified or path in self.failures:
-                continue
-            if path not in self.pending:
-                news.append(each)
-            if self._saw_enough(each):
-                looked.append((each, each.destination))
-            else:
-                with self._lock:
-                    self.pending[path] = each
-        self.seen(looked)
+        left = [each for each in moved if not (self._is_stranger(each.action) or self._has_ended(each.action.path))]
+        news = [each for each in left if each.action.path not in self.pending]
+        self.seen([(each, each.destination) for each in left if self._saw_enough(each)])
+        with self._lock:
+            self.pending.update((each.action.path, each) for each in left if not self._saw_enough(each))
         return news
+
+    def _has_ended(self, path: str) -> bool:
+        return path in self.verified or path in self.failures
 
     def seen(self, looked: Sequence[tuple[Moved, FileState | None]]) -> None:
         """Compare destinations that were looked at: verified, or failures."""

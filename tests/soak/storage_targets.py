@@ -19,7 +19,7 @@ from blobsync.store.protocol import BlobProperties, Sent
 from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
-from blobsync.store.rest.transport import Headers, HttpRequest, HttpResponse
+from blobsync.store.rest.transport import Headers, HttpRequest
 from blobsync.store.sas_token import DelegationKey, check_token, kind, remaining, sign_sas
 from blobsync.store.sdk import SdkContainer
 from tests.soak.target import Target, ignoring, text
@@ -32,6 +32,7 @@ _DATA = Path(__file__).resolve().parents[1] / "data" / "transcripts"
 
 class CannedResponse:
     resent = False
+    body: bytes | None = None
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.status, self.headers = status, headers
@@ -49,10 +50,11 @@ class Canned(BlobHttp):
         super().__init__(BOX, signer, environ={}, clock=NOW.timestamp, retry=RetryPolicy(tries=1))
         self.status, self.fields, self.content = 200, dict[str, str](), b""
 
-    def _exchange(self, attempt: HttpRequest, sent: Sent | None) -> HttpResponse:
+    def _exchange(self, attempt: HttpRequest, sent: Sent | None) -> CannedResponse:
         shown = b"" if attempt.method == "HEAD" else self.content
         response = CannedResponse(self.status, Headers(list(self.fields.items())), shown)
-        return HttpResponse(response, shown if attempt.most else None)
+        response.body = shown if attempt.most else None
+        return response
 
     def resumes(self, failures: int) -> bool:
         return False

@@ -96,10 +96,10 @@ class Driven:
         self._http._line = Line(line._host, line._emit, clock)
 
     def _many(self, steps: Steps[T]) -> T:
-        driver = self._http.side_by_side()
+        driver = self._http.side_by_side(lambda order: steps)
         assert driver is not None
         with closing(driver):
-            driver.begin("mine", steps)
+            driver.begin("mine", GetOrder("", "", 0))
             while not (ended := driver.ended(1)):
                 assert driver.under_way == 1
             ((key, end),) = ended

@@ -30,7 +30,7 @@ from blobsync.store.rest.transport import (
     Guard,
     Headers,
     HttpRequest,
-    HttpResponse,
+    Response,
     ServerOrigin,
     Timeouts,
     TransportError,
@@ -309,7 +309,7 @@ class CurlExchanges:
         self._under_way[handle.easy] = _Exchange(key, handle, time.monotonic() + self._timeouts.read)
         self._multi.add_handle(handle.easy)
 
-    def wait(self, seconds: float) -> list[tuple[object, HttpResponse | TransportError]]:
+    def wait(self, seconds: float) -> list[tuple[object, Response | TransportError]]:
         """See the protocol."""
         ended = self._step()
         if not ended and seconds > 0:
@@ -329,9 +329,9 @@ class CurlExchanges:
             self._idle.pop().close()
         self._multi.close()
 
-    def _step(self) -> list[tuple[object, HttpResponse | TransportError]]:
+    def _step(self) -> list[tuple[object, Response | TransportError]]:
         self._multi.perform()
-        ended: list[tuple[object, HttpResponse | TransportError]] = []
+        ended: list[tuple[object, Response | TransportError]] = []
         left = 1
         while left:
             left, whole, failed = self._multi.info_read()
@@ -339,7 +339,7 @@ class CurlExchanges:
             ended += [self._end(easy, (code, text)) for easy, code, text in failed]
         return ended
 
-    def _end(self, easy: pycurl.Curl, error: tuple[int, str] | None) -> tuple[object, HttpResponse | TransportError]:
+    def _end(self, easy: pycurl.Curl, error: tuple[int, str] | None) -> tuple[object, Response | TransportError]:
         self._multi.remove_handle(easy)
         exchange = self._under_way.pop(easy)
         handle = exchange.handle
@@ -350,11 +350,9 @@ class CurlExchanges:
         if not handle.has_headers():
             return exchange.key, TransportError(Trouble.BROKEN)
         body = handle.pieces[0] if len(handle.pieces) == 1 else b"".join(handle.pieces)
-        return exchange.key, HttpResponse(
-            WholeResponse(handle.status(), handle.headers(), resent=handle.was_resent()), body
-        )
+        return exchange.key, WholeResponse(handle.status(), handle.headers(), body, resent=handle.was_resent())
 
-    def _stalled(self) -> list[tuple[object, HttpResponse | TransportError]]:
+    def _stalled(self) -> list[tuple[object, Response | TransportError]]:
         """Exchanges without progress for too long."""
         now = time.monotonic()
         stalled = []
@@ -367,7 +365,7 @@ class CurlExchanges:
         self._look_again = now + min(1.0, self._timeouts.read / 4)
         return [self._cut(each, Trouble.READ_TIMEOUT) for each in stalled]
 
-    def _cut(self, exchange: _Exchange, trouble: Trouble) -> tuple[object, HttpResponse | TransportError]:
+    def _cut(self, exchange: _Exchange, trouble: Trouble) -> tuple[object, Response | TransportError]:
         # Removed before its end, so libcurl closes the connection.
         del self._under_way[exchange.handle.easy]
         self._multi.remove_handle(exchange.handle.easy)
@@ -443,6 +441,7 @@ class CurlResponse:
         self.status = status
         self.headers: Mapping[str, str] = headers
         self.resent = line.resent
+        self.body: bytes | None = None
 
     def read(self, limit: int) -> bytes:
         """See the protocol."""

@@ -69,7 +69,7 @@ from blobsync.base.trusted_hosts import (
 )
 from blobsync.base.user_data import listed_in
 from blobsync.config.model import EMULATOR_ACCOUNT
-from blobsync.store.protocol import Sent
+from blobsync.store.protocol import Order, Sent
 from blobsync.store.rest.auth import SignedAlready, Signer
 from blobsync.store.rest.errors import RETRYABLE_STATUS, Answer
 from blobsync.store.rest.transport import (
@@ -79,7 +79,6 @@ from blobsync.store.rest.transport import (
     Exchanges,
     Guard,
     HttpRequest,
-    HttpResponse,
     Response,
     ServerOrigin,
     Timeouts,
@@ -184,13 +183,12 @@ _Running = tuple[object, Steps[Any]]
 
 @final
 class SideBySide:
-    """Runs many operations from one thread. ``closing`` ends those that wait for a retry, with the error of
-    ``closed``."""
+    """Runs many operations from one thread; see :class:`blobsync.store.protocol.Orders`."""
 
-    def __init__(self, exchanges: Exchanges, closing: threading.Event, closed: Callable[[], BlobsyncError]) -> None:
+    def __init__(self, exchanges: Exchanges, http: BlobHttp, steps_of: Callable[[Order], Steps[Any]]) -> None:
         self._exchanges = exchanges
-        self._closing = closing
-        self._closed = closed
+        self._http = http
+        self._steps_of = steps_of
         self._pausing: list[tuple[float, int, _Running]] = []
         self._numbers = itertools.count()
         self._tried = 0
@@ -201,15 +199,17 @@ class SideBySide:
         """The number of operations that :meth:`ended` has not returned yet."""
         return self._tried + len(self._pausing) + len(self._ended)
 
-    def begin(self, key: object, steps: Steps[Any]) -> None:
-        """Start an operation; ``key`` is returned with its result."""
-        self._go_on((key, steps), None, None)
+    @property
+    def throttled(self) -> int:
+        """See the protocol."""
+        return self._http.throttled
+
+    def begin(self, key: object, order: Order) -> None:
+        """See the protocol."""
+        self._go_on((key, self._steps_of(order)), None, None)
 
     def ended(self, seconds: float) -> list[tuple[object, Any]]:
-        """The operations that have ended, each with its result or ``BlobsyncError``.
-
-        Waits for one up to ``seconds``.
-        """
+        """See the protocol."""
         self._resume()
         if self._ended:
             seconds = 0
@@ -222,19 +222,19 @@ class SideBySide:
                 error = end if isinstance(end, TransportError) else None
                 self._go_on(running, None if error else end, error)
         elif seconds:
-            self._closing.wait(seconds)
+            self._http.closing.wait(seconds)
         ended, self._ended = self._ended, []
         return ended
 
     def close(self) -> None:
-        """Abort running operations."""
+        """See the protocol."""
         self._exchanges.close()
 
     def _resume(self) -> None:
-        closing = self._closing.is_set()
+        closing = self._http.closing.is_set()
         while self._pausing and (closing or self._pausing[0][0] <= time.monotonic()):
             running = heapq.heappop(self._pausing)[2]
-            self._go_on(running, None, self._closed() if closing else None)
+            self._go_on(running, None, self._http.closed() if closing else None)
 
     def _go_on(self, running: _Running, back: object, error: Exception | None) -> None:
         key, steps = running
@@ -359,21 +359,20 @@ class RetryPolicy(NamedTuple):
 class Reply:
     """A response of the service. ``attempts`` above 1: an earlier attempt may have taken effect."""
 
-    __slots__ = ("attempts", "headers", "read", "response", "status")
+    __slots__ = ("attempts", "headers", "response", "status")
 
-    def __init__(self, status: int, response: Response, attempts: int, read: bytes | None = None) -> None:
-        self.status = status
+    def __init__(self, response: Response, attempts: int) -> None:
+        self.status = response.status
         self.response = response
         self.attempts = attempts
-        self.read = read
         self.headers = response.headers
 
     @property
     def body(self) -> bytes:
         """The whole body; for a streamed reply, the rest of it."""
-        if self.read is None:
-            self.read = _whole_body(self.response)
-        return self.read
+        if self.response.body is None:
+            self.response.body = _whole_body(self.response)
+        return self.response.body
 
     def answer(self) -> Answer:
         """The reply as an argument for ``rest.errors``; ends a streamed one."""
@@ -412,7 +411,7 @@ class BlobHttp:
         self._port = parts.port
         self.signer = signer
         self._retry = retry or RetryPolicy(outage=_outage_patience(environ))
-        self._closing = threading.Event()
+        self.closing = threading.Event()
         # Set to end all waits for a retry.
         self._woken = threading.Event()
         self._hurried = threading.Event()
@@ -464,7 +463,7 @@ class BlobHttp:
 
     def run(self, steps: Steps[_T], sent: Sent | None = None) -> _T:
         """Run one operation in this thread; ``sent`` is called with the bytes of the body sent so far."""
-        back: HttpResponse | None = None
+        back: Response | None = None
         error: Exception | None = None
         while True:
             try:
@@ -480,10 +479,10 @@ class BlobHttp:
             except (TransportError, BlobsyncError) as caught:
                 error = caught
 
-    def side_by_side(self) -> SideBySide | None:
+    def side_by_side(self, steps_of: Callable[[Order], Steps[Any]]) -> SideBySide | None:
         """A runner of many operations from one thread; None if the HTTP library cannot do that."""
         exchanges = self._transport.exchanges()
-        return None if exchanges is None else SideBySide(exchanges, self._closing, self._closed)
+        return None if exchanges is None else SideBySide(exchanges, self, steps_of)
 
     def tries(
         self,
@@ -503,7 +502,7 @@ class BlobHttp:
             asked, began = None, time.monotonic()
             attempt = self._attempt(method, path, query, headers, body, most)
             try:
-                response, body_read = yield attempt
+                response = yield attempt
             except TransportError as error:
                 if error.trouble in (Trouble.TOO_LARGE, Trouble.STRANGER):
                     raise _too_large(most) if error.trouble is Trouble.TOO_LARGE else self._stranger(error) from error
@@ -519,7 +518,7 @@ class BlobHttp:
                 again = self._asks_for_another_try(response, retry_bare_500=retry_bare_500)
                 refused = status == 401 and failures.tries == 0 and self.signer.renew()
                 if not refused and (not again or failures.is_last(SERVICE_BUSY, self._retry.tries)):
-                    return Reply(status, response, failures.tries + (not again) + response.resent, body_read)
+                    return Reply(response, failures.tries + (not again) + response.resent)
                 failures.tries += refused
                 failures.trouble = None
                 self.throttled += status in _BUSY
@@ -558,21 +557,24 @@ class BlobHttp:
         signed.pop("Content-Length", None)
         return HttpRequest(method, f"{path}?{text}" if text else path, signed, body, most)
 
-    def _exchange(self, attempt: HttpRequest, sent: Sent | None) -> HttpResponse:
-        if self._closing.is_set():
-            raise self._closed()
+    def _exchange(self, attempt: HttpRequest, sent: Sent | None) -> Response:
+        if self.closing.is_set():
+            raise self.closed()
         response = self._transport.exchange(attempt.method, attempt.target, attempt.headers, attempt.body, sent)
-        return HttpResponse(response, _whole_body(response, attempt.most) if attempt.most else None)
+        if attempt.most:
+            response.body = _whole_body(response, attempt.most)
+        return response
 
     def _sleep(self, seconds: float) -> None:
         if self._hurried.is_set():
-            self._closing.wait(min(seconds, _HURRIED_OUTAGE))
+            self.closing.wait(min(seconds, _HURRIED_OUTAGE))
         else:
             self._woken.wait(seconds)
-        if self._closing.is_set():
-            raise self._closed()
+        if self.closing.is_set():
+            raise self.closed()
 
-    def _closed(self) -> StorageUnreachableError:
+    def closed(self) -> StorageUnreachableError:
+        """The error of requests that :meth:`close` ends."""
         return StorageUnreachableError(f"the connection to {self._account} was closed")
 
     def pause(self, failures: int, asked: str | None = None) -> None:
@@ -581,7 +583,7 @@ class BlobHttp:
 
     def resumes(self, failures: int) -> bool:
         """Whether to resume a body that broke ``failures`` times in a row."""
-        return failures < self._retry.tries and not self._closing.is_set()
+        return failures < self._retry.tries and not self.closing.is_set()
 
     def for_signed_requests(self) -> BlobHttp:
         """A client with the same connections, retries and end, for requests that are already signed."""
@@ -601,7 +603,7 @@ class BlobHttp:
 
     def close(self) -> None:
         """End waits for retries, and close idle connections."""
-        self._closing.set()
+        self.closing.set()
         self._woken.set()
         for transport in (self._transport, *self._older):
             transport.close()

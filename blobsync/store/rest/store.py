@@ -300,38 +300,6 @@ class BlobSteps:
         raise error
 
 
-@final
-class RestOrders:
-    """See :class:`blobsync.store.protocol.Orders`."""
-
-    def __init__(self, driver: SideBySide, http: BlobHttp, steps: BlobSteps) -> None:
-        self._driver = driver
-        self._http = http
-        self._steps = steps
-
-    @property
-    def under_way(self) -> int:
-        """See the protocol."""
-        return self._driver.under_way
-
-    @property
-    def throttled(self) -> int:
-        """See the protocol."""
-        return self._http.throttled
-
-    def begin(self, key: object, order: Order) -> None:
-        """See the protocol."""
-        self._driver.begin(key, self._steps.of(order))
-
-    def ended(self, seconds: float) -> list[tuple[object, BlobInfo | bytes | BlobsyncError]]:
-        """See the protocol."""
-        return self._driver.ended(seconds)
-
-    def close(self) -> None:
-        """See the protocol."""
-        self._driver.close()
-
-
 def blobs_without_content(
     list_page: Callable[[Mapping[str, str], str], bytes], prefix: str, pages: int
 ) -> Iterator[str]:
@@ -423,10 +391,9 @@ class RestBlobStore:
         """Get Blob Properties; None if there is no such blob."""
         return self._http.run(self._steps.head(name))
 
-    def orders(self) -> RestOrders | None:
+    def orders(self) -> SideBySide | None:
         """See the protocol; None with a library that blocks the thread that sends."""
-        driver = self._http.side_by_side()
-        return None if driver is None else RestOrders(driver, self._http, self._steps)
+        return self._http.side_by_side(self._steps.of)
 
     def properties(self, name: str) -> BlobProperties:
         """Get Blob Properties, the part that a copy carries over; raises ``BlobNotFoundError``."""

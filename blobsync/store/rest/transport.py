@@ -152,11 +152,12 @@ def parse_http_date(text: str) -> float:
 
 
 class Response(Protocol):
-    """A response whose body is not read yet. ``resent``: the request may have been sent twice."""
+    """A response; ``body`` is None if it is not read yet. ``resent``: the request may have been sent twice."""
 
     status: int
     headers: Mapping[str, str]
     resent: bool
+    body: bytes | None
 
     def read(self, limit: int) -> bytes:
         """At most ``limit`` bytes, empty at the end. Raises :class:`TransportError` if the body is cut off."""
@@ -170,11 +171,12 @@ class Response(Protocol):
 class WholeResponse:
     """A response whose body has been read."""
 
-    __slots__ = ("headers", "resent", "status")
+    __slots__ = ("body", "headers", "resent", "status")
 
-    def __init__(self, status: int, headers: Mapping[str, str], *, resent: bool) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes, *, resent: bool) -> None:
         self.status = status
         self.headers = headers
+        self.body: bytes | None = body
         self.resent = resent
 
     def read(self, limit: int) -> bytes:
@@ -186,7 +188,7 @@ class WholeResponse:
 
 
 class HttpRequest(NamedTuple):
-    """A request, to be sent once; it ends with an :class:`HttpResponse` or a ``TransportError``.
+    """A request, to be sent once; it ends with a :class:`Response` or a ``TransportError``.
 
     ``target`` is path and query. ``most`` bytes of the body are read, and more are ``Trouble.TOO_LARGE``; with 0 the
     body is left unread.
@@ -199,13 +201,6 @@ class HttpRequest(NamedTuple):
     most: int
 
 
-class HttpResponse(NamedTuple):
-    """A response; ``body`` is None if it was left unread."""
-
-    response: Response
-    body: bytes | None
-
-
 class Exchanges(Protocol):
     """Runs many exchanges at a time from one thread."""
 
@@ -213,7 +208,7 @@ class Exchanges(Protocol):
         """Begin an exchange; ``key`` is returned with its result."""
         ...
 
-    def wait(self, seconds: float) -> list[tuple[object, HttpResponse | TransportError]]:
+    def wait(self, seconds: float) -> list[tuple[object, Response | TransportError]]:
         """The exchanges that have ended; waits for one up to ``seconds``."""
         ...
 

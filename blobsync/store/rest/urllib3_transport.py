@@ -129,6 +129,7 @@ class Urllib3Response:
         self._raw = raw
         self.status = raw.status
         self.headers: Mapping[str, str] = raw.headers
+        self.body: bytes | None = None
 
     def read(self, limit: int) -> bytes:
         """See the protocol."""
