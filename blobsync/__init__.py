@@ -135,6 +135,7 @@ if TYPE_CHECKING:
         StorageAccount as StorageAccount,
         WebFiles as WebFiles,
     )
+    from blobsync.jobs.array_job import ArrayJob as ArrayJob
     from blobsync.jobs.compare import (
         ComparedCode as ComparedCode,
         ComparedFact as ComparedFact,
@@ -151,7 +152,7 @@ if TYPE_CHECKING:
         JobReport as JobReport,
         LogLine as LogLine,
     )
-    from blobsync.jobs.record import JobFilter as JobFilter, JobRecord as JobRecord
+    from blobsync.jobs.record import JobFilter as JobFilter, JobRecord as JobRecord, JobTask as JobTask
     from blobsync.jobs.service import (
         Attempt as Attempt,
         Cancellation as Cancellation,
@@ -161,6 +162,7 @@ if TYPE_CHECKING:
     )
     from blobsync.jobs.states import JobList as JobList
     from blobsync.jobs.submit import Submitted as Submitted
+    from blobsync.jobs.task_table import TaskRow as TaskRow
     from blobsync.jobspec.spec import (
         CodeRef as CodeRef,
         FolderLink as FolderLink,
@@ -174,6 +176,7 @@ if TYPE_CHECKING:
         State,
         StateChange as StateChange,
         TaskArray as TaskArray,
+        TaskInfo as TaskInfo,
     )
     from blobsync.jobspec.submit_options import SubmitKeywords as SubmitKeywords
     from blobsync.keep.listing import Checkpoint as Checkpoint
@@ -274,11 +277,13 @@ _HOMES = {
     ),
     "blobsync.backends.aml.computes": ("Compute", "ComputeRequest", "Computes", "NodeBounds"),
     "blobsync.backends.protocol": ("ClusterSummary", "Holder"),
+    "blobsync.jobs.array_job": ("ArrayJob",),
+    "blobsync.jobs.task_table": ("TaskRow",),
     "blobsync.jobs.compare": ("ComparedFact", "ComparedCode", "ComparedJobs"),
     "blobsync.jobs.queries": ("Diagnosis", "JobLog", "JobName", "JobPage", "JobReport", "LogLine"),
     "blobsync.jobs.service": ("Attempt", "Cancellation", "Command", "PlannedJob", "Resubmission"),
     "blobsync.jobs.states": ("JobList",),
-    "blobsync.jobs.record": ("JobFilter", "JobRecord"),
+    "blobsync.jobs.record": ("JobFilter", "JobRecord", "JobTask"),
     "blobsync.jobs.logs": ("FetchedLogs",),
     "blobsync.jobs.outputs": ("CopiedOutputs", "JobOutputs", "OutputFile"),
     "blobsync.jobs.parse": ("Cause", "FoundCause"),
@@ -294,7 +299,7 @@ _HOMES = {
             "NodeArchiveRef",
             "NodeChange",
         ),
-        *("RunInfo", "StateChange", "TaskArray"),
+        *("RunInfo", "StateChange", "TaskArray", "TaskInfo"),
     ),
     "blobsync.jobspec.submit_options": ("SubmitKeywords",),
     "blobsync.jobs.submit": ("Submitted",),

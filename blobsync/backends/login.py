@@ -12,7 +12,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from blobsync.base.errors import (
     KILLED_CODES,
@@ -43,6 +43,18 @@ _NO_PROGRAM = 127
 _SHOWN_CHARS = 300
 # Slurm's programs end with 255, too, if they do not understand an option: over ssh that becomes 1.
 _IN_A_SHELL = ("sh", "-c", f'"$@"; code=$?; [ "$code" -ne {_SSH_FAILED} ] || code=1; exit "$code"', "sh")
+
+
+# The number, exit code and time of each task.
+TaskEnds = Sequence[tuple[int, int, float]]
+
+
+class RecordedEnd(NamedTuple):
+    """What a job, and each of its tasks, recorded at its end: the highest code and the last time."""
+
+    code: int
+    at: float
+    tasks: TaskEnds = ()
 
 
 class LoginNode:
@@ -130,16 +142,34 @@ class LoginNode:
     def read(self, path: str, start: int, end: int | None) -> bytes:
         return self._ask(base64.b64decode, verb="read", path=path, start=start, end=end)
 
-    def exit_codes(self, folders: Sequence[str], ended: Sequence[str] = ()) -> list[tuple[int, float] | None]:
-        """The exit code and time in each job's ``exit_code`` file; removes the secrets of the ``ended`` ones."""
+    def exit_codes(self, folders: Sequence[str], ended: Sequence[str] = ()) -> list[RecordedEnd | None]:
+        """The exit code and time in each job's ``exit_code`` file, and in those of its tasks; removes the secrets of
+        the ``ended`` ones."""
 
-        def read(answers: Any) -> list[tuple[int, float] | None]:
-            found = [None if each is None else (int(each[0]), float(each[1])) for each in answers]
+        def read(answers: Any) -> list[RecordedEnd | None]:
+            found = [
+                None if each is None else RecordedEnd(int(each[0]), float(each[1]), _ends(each[2:])) for each in answers
+            ]
             if len(found) != len(folders):
                 raise ValueError("not as many as requested")
             return found
 
         return self._ask(read, verb="codes", folders=list(folders), ended=list(ended))
+
+    def task_codes(self, folders: Sequence[str]) -> list[TaskEnds]:
+        """The number, exit code and end of each task that recorded them, for each job."""
+
+        def read(answers: Any) -> list[TaskEnds]:
+            found = [_ends(each) for each in answers]
+            if len(found) != len(folders):
+                raise ValueError("not as many as requested")
+            return found
+
+        return self._ask(read, verb="task_codes", folders=list(folders))
+
+    def last_lines(self, folder: str) -> dict[int, str]:
+        """The last line of each task's log, by the task's number."""
+        return self._ask(lambda answer: {int(one): str(line) for one, line in answer}, verb="tails", folder=folder)
 
     def begun(self, folders: Sequence[str]) -> list[bool]:
         """Whether each job's command was started, by what its processes wrote."""
@@ -169,6 +199,10 @@ class LoginNode:
                 hint="its shell start-up files must not print anything without a terminal",
             ) from error
         raise JobError(f"on {self.where}: {str(answer['error'])[:_SHOWN_CHARS]}")
+
+
+def _ends(answer: Any) -> TaskEnds:
+    return [(int(number), int(code), float(at)) for number, code, at in answer]
 
 
 def nonempty_logs(logs: Iterable[LogFile]) -> tuple[LogFile, ...]:

@@ -202,6 +202,24 @@ class Scaling(Protocol):
         ...
 
 
+@runtime_checkable
+class TaskEnding(Protocol):
+    """A backend that can stop one task of a job, and let the others run."""
+
+    def cancel_task(self, ref: JobRef, number: int) -> Outcome:
+        """Stop a task. Safe to repeat, also after its end."""
+        ...
+
+
+@runtime_checkable
+class TailReading(Protocol):
+    """A backend that has the last line of each task's log without fetching the logs."""
+
+    def last_lines(self, ref: JobRef) -> Mapping[int, str]:
+        """The last line that each task wrote, by its number, of those that wrote any."""
+        ...
+
+
 class PortForward(NamedTuple):
     """Forwards port ``local`` of this machine to ``remote`` of a job's node.
 

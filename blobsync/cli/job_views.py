@@ -16,6 +16,8 @@ from blobsync.cli.job_words import (
     job_table,
     log_data,
     summary_lines,
+    task_data,
+    task_table,
 )
 from blobsync.cli.output import Result, more_line
 from blobsync.cli.session import (
@@ -37,8 +39,16 @@ if TYPE_CHECKING:
     from blobsync.project.jobs import Jobs
 
 DEFAULT_MAX = 20
+# How much of one task's log q shows (lines).
+REPORT_LINES = 100
 
 MaxOption = Annotated[int, option("--max", min=1, metavar="N", help="Show the newest N jobs.")]
+MetricOption = Annotated[
+    str, option("--metric", metavar="FILE:FIELD", help="Of a sweep: this value in each task's output.")
+]
+SortOption = Annotated[
+    str, option("--sort", metavar="COLUMN", help="Of a sweep: by index, state, minutes, metric or a parameter.")
+]
 IdArgument = Annotated[str, argument(metavar="ID", help="A job ID, its beginning or end, or a job's name.")]
 OptionalId = Annotated[str | None, argument(metavar="[ID]", help="A job ID, its beginning or end, or a job's name.")]
 OptionalIds = Annotated[
@@ -64,14 +74,17 @@ def query(
     max: MaxOption = DEFAULT_MAX,
     no_logs: Annotated[bool, option("--no-logs", help="Fetch no logs.")] = False,
     watch: Annotated[bool, option("--watch", help="Show the list anew, until these jobs have ended.")] = False,
+    metric: MetricOption = "",
+    sort: SortOption = "",
 ) -> Result:
     """List the newest jobs, or show some: logs (kept in assets/ID/), last lines of rank 0, causes, facts.
 
-    Jobs of all clusters are listed; -c lists those of one.
+    Of a sweep, a table of its tasks. Jobs of all clusters are listed; -c lists those of one.
 
     \b
       blobsync q
       blobsync q 3f2a
+      blobsync q 3f2a --metric metrics.json:eval.loss --sort metric
       blobsync q --watch
     """
     jobs = find_jobs(session)
@@ -81,7 +94,12 @@ def query(
         return _listed(session, jobs, (), max)
     if no_logs:
         return _facts(jobs.refresh(ids))
-    reports = [_report(session, jobs, record) for record in jobs.refresh(ids)]
+    found = [jobs.find_task(id) for id in ids]
+    fresh = jobs.refresh([record for record, _ in found])
+    reports = [
+        _sweep_report(jobs, record, task, metric, sort) if record.tasks else _report(session, jobs, record)
+        for record, (_, task) in zip(fresh, found, strict=True)
+    ]
     return Result({"jobs": [data for data, _ in reports]}, [line for _, lines in reports for line in lines])
 
 
@@ -101,13 +119,31 @@ def _report(session: Session, jobs: Jobs, record: JobRecord) -> tuple[Mapping[st
     far = [f"{'preparing:':<14} {preparing}"] if preparing else []
     late = [f"{'checkpoint:':<14} {behind:,} s behind in the container"] if behind is not None else []
     above = [*report.tail, *([""] if report.tail else []), *logs, *unread]
-    return {**job_data(record), **told, **how_far}, [
+    return {**job_data(record), **told, **how_far, "tasks": []}, [
         *above,
         *job_details(record),
         *far,
         *late,
         *left,
         *cause_lines(report.causes),
+    ]
+
+
+def _sweep_report(
+    jobs: Jobs, record: JobRecord, task: int | None, metric: str, sort: str
+) -> tuple[Mapping[str, Any], Sequence[str]]:
+    """A sweep, or one task of it with the end of its log, as data and as lines."""
+    rows = [row for row in jobs.task_rows(record, metric=metric, sort=sort) if task in (None, row.task.number)]
+    data = {**job_data(record), **_NO_LOGS, "tasks": task_data(rows)}
+    lines = list(task_table(record, rows, metric))
+    if task is None:
+        return data, [*lines, "", *job_details(record)]
+    log = jobs.read_log(record, task=task, tail=REPORT_LINES)
+    return {**data, "logs": log_data(log.fetched), "tail": list(log.lines)}, [
+        *log.lines,
+        "",
+        *log_data(log.fetched),
+        *lines,
     ]
 
 
@@ -135,6 +171,7 @@ _NO_LOGS: Mapping[str, Any] = {
     "checkpoint_seconds_behind": None,
     "preparing": None,
     "left_behind": [],
+    "tasks": [],
 }
 
 
@@ -179,20 +216,22 @@ def logs(
     rank: Annotated[int | None, option("--rank", min=0, metavar="K", help="Show only this process.")] = None,
     tail: Annotated[int | None, option("--tail", min=1, metavar="N", help="Show only the last N lines.")] = None,
 ) -> Result:
-    """Print the log of rank 0, or of another; -F follows all of them. Without an ID: of the newest job.
+    """Print the log of rank 0, or of another; -F follows all of them. Without an ID: of the newest job. ID/7 is task 7
+    of a sweep.
 
     \b
       blobsync logs -F
+      blobsync logs 3f2a/7 -F
       blobsync logs 3f2a --rank 3 --tail 50
       blobsync logs 3f2a -F
     """
     if follow and session.json:
         raise UsageError("-F and --json cannot be combined")
     jobs = find_jobs(session)
-    record = find_job(session, jobs, id)
+    record, task = find_task(session, jobs, id)
     if follow:
-        return Result(lines=_job_lines(session, jobs, record, rank), live=True, texts=True)
-    log = jobs.read_log(record, rank=rank, tail=tail)
+        return Result(lines=_job_lines(session, jobs, record, rank, task), live=True, texts=True)
+    log = jobs.read_log(record, rank=rank, tail=tail, task=task)
     run_id = log.record.run_id
     if not log.name:
         session.note(f"{run_id} has no such log{'' if log.record.info.state.is_final else ' yet'}")
@@ -290,24 +329,31 @@ def find_job(session: Session, jobs: Jobs, id: str | None) -> JobRecord:
     return record
 
 
+def find_task(session: Session, jobs: Jobs, id: str | None) -> tuple[JobRecord, int | None]:
+    """The job of that ID, and the number of its task in ``ID/7``; without an ID the newest job, which is noted."""
+    return (find_job(session, jobs, None), None) if id is None else jobs.find_task(id)
+
+
 def note_all(session: Session, jobs: Jobs, sentences: Sequence[str]) -> None:
     """Show warnings and notes about the project's jobs on standard error."""
     for sentence in sentences:
         session.note_today(sentence, jobs.root)
 
 
-def followed(jobs: Jobs, record: JobRecord, rank: int | None = None) -> Iterator[str]:
-    """Log lines as they arrive; with several logs each line names its rank."""
-    for line in jobs.follow(record, rank=rank):
-        yield f"[{line.rank}] {line.text}" if record.spec.has_many_logs and line.rank is not None else line.text
+def followed(jobs: Jobs, record: JobRecord, rank: int | None = None, task: int | None = None) -> Iterator[str]:
+    """Log lines as they arrive; with several logs each line names its task and its rank."""
+    for line in jobs.follow(record, rank=rank, task=task):
+        of_rank = line.rank if record.spec.has_numbered_logs or not record.tasks else None
+        names = [str(each) for each in (line.task if task is None else None, of_rank) if each is not None]
+        yield f"[{'/'.join(names)}] {line.text}" if record.spec.has_many_logs and names else line.text
 
 
-def _job_lines(session: Session, jobs: Jobs, record: JobRecord, rank: int | None) -> Iterator[str]:
+def _job_lines(session: Session, jobs: Jobs, record: JobRecord, rank: int | None, task: int | None) -> Iterator[str]:
     """The log lines of a job, between what it waits for and how it ended."""
     before = jobs.get(record).state
     if before.value in ("Queued", "Preparing"):
         session.note(f"{record.run_id} is {before}; its logs follow when it runs")
-    yield from followed(jobs, record, rank)
+    yield from followed(jobs, record, rank, task)
     ended = jobs.find(record.run_id)
     session.note(state_line(ended))
     note_left_behind(session, ended, jobs.fetched_logs(ended))

@@ -14,6 +14,8 @@ from blobsync.base.formatting import count_text
 from blobsync.cli.output import cells, columns_of, cut, wrapped
 from blobsync.jobs.timeline import age, lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
 from blobsync.jobspec.hold import entering_command, hold_text
+from blobsync.jobspec.parameters import with_parameters
+from blobsync.jobspec.task_states import counts_of, counts_text
 from blobsync.jobspec.topology import job_size_text
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from blobsync.jobs.logs import FetchedLogs
     from blobsync.jobs.parse import FoundCause
     from blobsync.jobs.record import JobRecord
+    from blobsync.jobs.task_table import TaskRow
+    from blobsync.jobspec.spec import JobSpec, TaskInfo
 
 _COMMAND_CHARS = 60
 # On a terminal: the minimum width of the last column, and the order in which other columns are left out.
@@ -77,11 +81,59 @@ def job_data(record: JobRecord) -> dict[str, Any]:
         "hold_seconds": spec.hold or None,
         "after": spec.after or None,
         "elastic": _elastic_data(record) if spec.is_elastic else None,
+        "task_counts": {str(state): count for state, count in counts_of(_infos(record)).items()} or None,
         "states": [
             {"state": span.state.value, "time": _iso(span.start), "until": _iso(span.end), "seen": span.seen}
             for span in spans_of(record)
         ],
     }
+
+
+def _infos(record: JobRecord) -> list[TaskInfo]:
+    return [task.info for task in record.tasks]
+
+
+def task_table(record: JobRecord, rows: Sequence[TaskRow], metric: str) -> Iterator[str]:
+    """The tasks of a job: number, state, parameters, minutes, and the metric or the last line."""
+    names = tuple(record.spec.tasks.names) if record.spec.tasks else ()
+    lines = [("TASK", "STATUS", *names, "MINUTES", metric or "LAST LINE")]
+    for row in rows:
+        info = row.task.info
+        status = info.state.value + (f" ({info.exit_code})" if info.exit_code else "")
+        minutes = "" if row.seconds is None else f"{row.seconds / 60:.1f}"
+        last = ("" if row.metric is None else f"{row.metric:g}") if metric else row.last_line or info.reason
+        lines.append((str(info.number), status, *row.task.parameters.values(), minutes, last))
+    return table(lines)
+
+
+def planned_tasks(spec: JobSpec | None) -> list[dict[str, Any]]:
+    """The tasks of a sweep that would be submitted, each with its command."""
+    array = spec.tasks if spec else None
+    return [
+        {"index": number, "parameters": array.parameters(number), "command": list(with_parameters(spec, number).argv)}
+        for number in (array.all_numbers if array else ())
+        if spec and array
+    ]
+
+
+def task_data(rows: Sequence[TaskRow]) -> list[dict[str, Any]]:
+    """The tasks for ``--json``."""
+    return [
+        {
+            "index": row.task.number,
+            "parameters": dict(row.task.parameters),
+            "status": row.task.state.value,
+            "exit_code": row.task.exit_code,
+            "restarts": row.task.info.restarts,
+            "reason": row.task.info.reason,
+            "started": _iso(row.task.info.started),
+            "ended": _iso(row.task.info.ended),
+            "elapsed_seconds": None if row.seconds is None else int(row.seconds),
+            "last_line": row.last_line,
+            "metric": row.metric,
+        }
+        for row in rows
+    ]
 
 
 def _elastic_data(record: JobRecord) -> dict[str, Any]:
@@ -132,6 +184,8 @@ def job_rows(records: Sequence[JobRecord]) -> list[tuple[str, ...]]:
     for record in records:
         info, spec = record.info, record.spec
         status = state_text(record)
+        if record.tasks:
+            status += f", {counts_text(_infos(record))}"
         if info.restarts:
             status += f", restarted {info.restarts}x"
         gpus = str(spec.gpus or f"{spec.world_size} CPU")
@@ -225,6 +279,7 @@ def job_details(record: JobRecord, columns: int | None = None) -> Iterator[str]:
     facts = [
         ("job", record.run_id + (f" ({spec.name})" if spec.name else "")),
         ("status", _sure(record) + (f", exit code {info.exit_code}" if info.exit_code is not None else "")),
+        ("tasks", counts_text(_infos(record)) if record.tasks else ""),
         ("reason", info.reason),
         ("restarts", str(info.restarts) if info.restarts else ""),
         ("command", shlex.join(spec.argv)),

@@ -16,7 +16,7 @@ from blobsync.base.formatting import count_text
 from blobsync.cli import job_views
 from blobsync.cli.confirm import confirm
 from blobsync.cli.job_views import IdArgument, OptionalIds, find_job, find_jobs, followed, note_all, note_left_behind
-from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, ssh_line, state_text
+from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, planned_tasks, ssh_line, state_text
 from blobsync.cli.output import Result, cut
 from blobsync.cli.session import (
     ITS_NAME,
@@ -122,6 +122,7 @@ def submit(
       blobsync submit --wait 'make && ./run.sh | tee output/log.txt'
       blobsync -n 8 submit --hold 4h ssh                  then: ssh ID
       blobsync submit --elastic 1:4 -- torchrun train.py  then: scale ID 3
+      blobsync submit --sweep lr=0.1,0.01 --sweep seed=0..4 python train.py --lr {lr} --seed {seed}
       blobsync -c uni submit --file job.json --cluster-file cluster.json
     """
     asked["env"] = read_pairs(asked.get("env") or (), session.environ)
@@ -143,7 +144,10 @@ def _submitted(
     if dry_run:
         plan = jobs.plan(words, **asked)
         note_all(session, jobs, (plan.asked, *plan.warnings))
-        return Result({"plan": plan.text, "job_id": plan.run_id}, plan.shown.splitlines(), texts=True)
+        tasks = planned_tasks(plan.spec)
+        data = {"plan": plan.text, "job_id": plan.run_id, **({"tasks": tasks} if tasks else {})}
+        commands = [f"# task {one['index']}: {shlex.join(one['command'])}" for one in tasks]
+        return Result(data, [*commands, *plan.shown.splitlines()], texts=True)
     submitted = jobs.submit(words, **asked)
     note_all(session, jobs, submitted.warnings)
     return _waited(session, jobs, submitted.record) if wait else _accepted(session, [submitted])
@@ -202,32 +206,60 @@ def resubmit(
     ] = None,
     latest_code: Annotated[bool, option("--latest-code", help="Use the code of the last init.")] = False,
     failed: Annotated[
-        bool, option("--failed", help="All jobs that failed and were not submitted again; asks first.")
+        bool, option("--failed", help="All that failed and was not submitted again, of ID: its tasks; asks first.")
     ] = False,
     yes: YesOption = False,
 ) -> Result:
     """Submit recorded jobs again, with the code that they had; then cancel those that still run.
 
-    Without an ID: the newest job. With -n, on another number of GPUs; -c is the same as -t.
+    Without an ID: the newest job. ID/7 is task 7 of a sweep. With -n, on another number of GPUs; -c is the same as -t.
 
     \b
       blobsync resubmit 3f2a
+      blobsync resubmit 3f2a --failed
       blobsync resubmit 3f2a 77c0 -t eu -n 16
       blobsync resubmit --failed
     """
     jobs = find_jobs(session, resized=True)
     if to and session.cluster not in (None, to):
         raise UsageError(f"-c {session.cluster} and -t {to} are two clusters", hint="use only one of them")
-    _demand_one(ids, "--failed", chosen=failed)
-    records = jobs.failed() if failed else [jobs.find(id) for id in ids or ()] or [find_job(session, jobs, None)]
-    if not records:
-        return _nothing(session, "no job failed that was not submitted again")
-    if failed and not yes:
-        confirm(session, f"submit again {_named(records)}?", looks="blobsync qf lists them")
-    done = jobs.resubmit_all(records, cluster=to or session.cluster, num_gpu=session.num_gpu, latest_code=latest_code)
+    chosen = _failed(session, jobs, ids) if failed else _of_tasks(jobs, ids) or [(find_job(session, jobs, None), None)]
+    if not chosen:
+        return _nothing(session, "nothing failed that was not submitted again")
+    if failed and not ids and not yes:
+        confirm(session, f"submit again {_named([each for each, _ in chosen])}?", looks="blobsync qf lists them")
+    done = jobs.resubmit_all(chosen, cluster=to or session.cluster, num_gpu=session.num_gpu, latest_code=latest_code)
     for one in done.submitted:
         note_all(session, jobs, one.warnings)
     return _accepted(session, done.submitted, done.errors)
+
+
+def _of_tasks(jobs: Jobs, ids: Sequence[str] | None) -> list[tuple[JobRecord, list[int] | None]]:
+    """Each job once, with the numbers of its tasks that were named, as in ``ID/7``; None: the whole job."""
+    found: dict[str, tuple[JobRecord, list[int] | None]] = {}
+    for id in ids or ():
+        record, task = jobs.find_task(id)
+        _, numbers = found.setdefault(record.run_id, (record, None if task is None else []))
+        if (numbers is None) != (task is None):
+            raise UsageError(f"{id}: the whole job, and one of its tasks")
+        if numbers is not None and task is not None and task not in numbers:
+            numbers.append(task)
+    return list(found.values())
+
+
+def _failed(session: Session, jobs: Jobs, ids: Sequence[str] | None) -> list[tuple[JobRecord, list[int] | None]]:
+    """The jobs that failed, or of those that were named, with the failed tasks of each sweep."""
+    found: list[tuple[JobRecord, list[int] | None]] = []
+    for record in [jobs.find(id) for id in ids or ()] if ids else jobs.failed():
+        tasks = jobs.failed_tasks(record)
+        if tasks:
+            session.note(f"{_short(record)}: {count_text(len(tasks), 'failed task')}: {', '.join(map(str, tasks))}")
+            found.append((record, list(tasks)))
+        elif tasks is None and ids:
+            raise UsageError(f"{record.run_id} has no tasks: --failed is for those of a sweep", hint="omit --failed")
+        elif tasks is None:
+            found.append((record, None))
+    return found
 
 
 def _demand_one(ids: Sequence[str] | None, option: str, *, chosen: bool) -> None:
@@ -261,10 +293,11 @@ def abort(
 ) -> Result:
     """Stop jobs; one that has ended stays as it is. Asks before it stops jobs that you did not name.
 
-    Without an ID: the newest job.
+    Without an ID: the newest job. ID/7 is task 7 of a sweep.
 
     \b
       blobsync abort 3f2a
+      blobsync abort 3f2a/7
       blobsync abort --all
     """
     jobs = find_jobs(session)
@@ -273,7 +306,7 @@ def abort(
         ids = _chosen(session, jobs, every=every, yes=yes)
         if not ids:
             return _nothing(session, "no job is queued or running")
-    done = jobs.cancel_all(ids)
+    done = jobs.cancel_all(_of_tasks(jobs, ids))
     data = {"jobs": [job_data(record) for record in done.records]}
     lines = [f"{record.run_id}: {state_text(record)}" for record in done.records]
     return Result(data, lines, done.errors, _code_of(done.errors, len(done.records)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import BlobsyncError, DiskTooSmallError, ExitCode, NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, size_text
-from blobsync.cli.job_views import OptionalId, find_job, find_jobs, note_all
+from blobsync.cli.job_views import OptionalId, find_jobs, find_task, note_all
 from blobsync.cli.look import duration
 from blobsync.cli.output import Result
 from blobsync.cli.session import Commands, Session, argument, command, option
@@ -41,7 +41,8 @@ def outputs(
     """List what a job has written, with sizes; while it runs, what is there so far. Without an ID: the newest job.
 
     With 'output: per_job' in the cluster file, that is the job's own folder ($BLOBSYNC_OUTPUT); without it, what
-    changed in the shared output folder while the job ran. Batch AI's output directories are listed by their ids.
+    changed in the shared output folder while the job ran. ID/7 is task 7 of a sweep. Batch AI's output directories are
+    listed by their ids.
 
     \b
       blobsync outputs
@@ -53,7 +54,8 @@ def outputs(
         raise UsageError("--url and --download cannot be combined")
     valid = duration(expiry)
     jobs = find_jobs(session)
-    found = jobs.outputs(find_job(session, jobs, id), path)
+    record, task = find_task(session, jobs, id)
+    found = jobs.outputs(record, path, task=task)
     note_all(session, jobs, found.notes)
     if download:
         return _downloaded(session, found)

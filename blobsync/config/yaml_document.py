@@ -359,6 +359,14 @@ def parse_document(text: str, file: str) -> Document:
     return Document(file, values, {path: Origin(file, line) for path, line in lines.items()})
 
 
+def parse_texts(text: str) -> Any:
+    """The texts, lists and mappings of a document, each text as it is written. Raises ``ValueError``."""
+    try:
+        return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - it makes nothing else
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
 def _parse_nodes(text: str, file: str) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
     """The values of one YAML mapping, and the line of each key and list item by its path.
 

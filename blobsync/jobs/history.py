@@ -9,16 +9,18 @@ import json
 import sqlite3
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from blobsync.ancestors.batchai_runtime import renewed
 from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError, UnsafeNameError
+from blobsync.base.plain_json import demand_types, parse_json
 from blobsync.jobs import timeline
 from blobsync.jobs.home import Home
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobspec.spec import JobOptions, JobRef, JobSpec, NodeChange, RunInfo, State, StateChange
+from blobsync.jobspec.spec import JobOptions, JobRef, JobSpec, NodeChange, RunInfo, State, StateChange, TaskInfo
+from blobsync.jobspec.task_states import settled
 from blobsync.local.database import Database
 from blobsync.local.state_databases import JOBS
 
@@ -108,23 +110,27 @@ class History:
         """Forget a job that was not accepted."""
         with self._file.writing() as database:
             database.execute("delete from jobs where run_id=?", (run_id,))
+            database.execute("delete from tasks where run_id=?", (run_id,))
             timeline.forget_changes(database, run_id)
 
     def update(self, record: JobRecord, info: RunInfo) -> JobRecord:
         """Record a backend's report; keeps what the backend has forgotten."""
-        settled, now = _settle(record, info), time.time()
+        known, now = _settle(record, info), time.time()
         with self._file.writing() as database:
             database.execute(
                 "update jobs set state=?, exit_code=?, restarts=?, reason=?, started=?, ended=?, nodes=?, confirmed=?"
                 " where run_id=?",
                 (
-                    *(settled.state.value, settled.exit_code, settled.restarts, settled.reason),
-                    *(settled.started, settled.ended, ",".join(settled.nodes), now, record.run_id),
+                    *(known.state.value, known.exit_code, known.restarts, known.reason),
+                    *(known.started, known.ended, ",".join(known.nodes), now, record.run_id),
                 ),
             )
             changes = timeline.add_sizes(database, record.run_id, info.changes) if record.spec.is_elastic else ()
-            states = timeline.add_states(database, record.submitted, settled, now)
-        return replace(record, info=replace(settled, changes=changes), states=states, confirmed=now, current=True)
+            states = timeline.add_states(database, record.submitted, known, now)
+            if known.tasks and known.tasks != record.info.tasks:
+                values = json.dumps([astuple(task) for task in known.tasks])
+                database.execute("insert or replace into tasks values (?, ?)", (record.run_id, values))
+        return replace(record, info=replace(known, changes=changes), states=states, confirmed=now, current=True)
 
     def ask_scale(self, record: JobRecord, nodes: int, at: float) -> JobRecord:
         """Record that an elastic job was asked, at that time, to have this number of nodes."""
@@ -223,8 +229,12 @@ class History:
             rows = database.execute(query, values).fetchall()
             run_ids = [row["run_id"] for row in rows]
             sizes, states = timeline.sizes_of(database, run_ids), timeline.states_of(database, run_ids)
+            of_these = "select * from tasks where run_id in (select value from json_each(?))"
+            known = database.execute(of_these, (json.dumps(run_ids),)).fetchall()
         try:
-            return [_record(row, sizes.get(row["run_id"], ()), states.get(row["run_id"], ())) for row in rows]
+            tasks = {one["run_id"]: tuple(map(_task, parse_json(one["states"]))) for one in known}
+            records = [_record(row, sizes.get(row["run_id"], ()), states.get(row["run_id"], ())) for row in rows]
+            return [replace(one, info=replace(one.info, tasks=tasks.get(one.run_id, ()))) for one in records]
         except (ValueError, KeyError, TypeError, AttributeError, UnsafeNameError) as error:
             raise self._file.failure(f"holds a row that blobsync did not write: {error}", error) from error
 
@@ -234,7 +244,9 @@ def _settle(record: JobRecord, info: RunInfo) -> RunInfo:
         if record.info.state.is_final:
             return record.info
         if record.cancel_asked:
-            return replace(record.info, state=State.CANCELED, reason="cancelled by blobsync")
+            info = replace(record.info, state=State.CANCELED, reason="cancelled by blobsync", tasks=())
+    if record.spec.tasks is not None:
+        info = settled(record.spec.tasks, record.info.tasks, info)
     return replace(
         info,
         # Slurm's accounting does not report restarts.
@@ -243,6 +255,13 @@ def _settle(record: JobRecord, info: RunInfo) -> RunInfo:
         ended=info.ended or record.info.ended,
         nodes=info.nodes or record.info.nodes,
     )
+
+
+def _task(values: Sequence[Any]) -> TaskInfo:
+    number, state, *rest = values
+    task = TaskInfo(number, State(state), *rest)
+    demand_types(task)
+    return task
 
 
 def _values(chosen: JobFilter) -> tuple[object, ...]:

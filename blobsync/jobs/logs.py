@@ -39,7 +39,7 @@ _LAUNCHER_LOG, _PREPARE_LOG = "system_logs/batch.txt", "system_logs/prepare.txt"
 
 # The logs of users' programs: Azure ML's and our names, and those of Azure ML before 2021.
 _RANK_LOG = re.compile(
-    r"(?:task_(?P<task>\d+)/|attempt_(?P<attempt>\d{1,6})/)?"
+    r"(?:task_(?P<task>\d+)/)?(?:attempt_(?P<attempt>\d{1,6})/)?"
     r"(?:user_logs/std_log(?:_process_(?P<a>\d+))?(?:_ps)?(?:\.from_byte_\d{1,15})?\.txt"
     r"|azureml-logs/70_driver_log(?:_(?P<b>\d+))?\.txt|azureml-logs/00_stdout\.txt|azureml-logs/ps-(?P<c>\d+)_stdout\.txt)"
 )
@@ -116,6 +116,10 @@ class FetchedLogs:
     def path(self, name: str) -> Path:
         return self.folder / name
 
+    def of_task(self, task: int | None) -> FetchedLogs:
+        """The logs of one task; None: all."""
+        return self if task is None else replace(self, names=tuple(filter(_is_of(task), self.names)))
+
     @property
     def leading(self) -> str | None:
         """The latest log of rank 0. If no rank has written anything: the log of its launcher, or of the node."""
@@ -146,6 +150,16 @@ class FetchedLogs:
         return text.splitlines()[-lines:] if lines else []
 
 
+def task_of(name: str) -> int | None:
+    """The task that a log belongs to; None for other logs."""
+    match = re.match(r"task_([0-9]{1,7})/", name)
+    return int(match[1]) if match else None
+
+
+def _is_of(task: int) -> Callable[[str], bool]:
+    return lambda name: task_of(name) == task
+
+
 def rank_of(name: str) -> tuple[int, int] | None:
     """Array task and rank that a log belongs to, or None for a log of the system."""
     match = _RANK_LOG.fullmatch(name)
@@ -157,7 +171,7 @@ def rank_of(name: str) -> tuple[int, int] | None:
 
 def attempt_of(name: str) -> int:
     """Which pod of its node wrote the log, on Kubernetes: 0 is the first one, and all other platforms."""
-    match = re.match(r"attempt_([0-9]{1,6})/", name)
+    match = re.match(r"(?:task_[0-9]{1,7}/)?attempt_([0-9]{1,6})/", name)
     return int(match[1]) if match else 0
 
 
@@ -168,9 +182,15 @@ def _age_of(name: str) -> tuple[int, int]:
 
 
 def fetch_logs(
-    sources: Sequence[Callable[[], LogSource]], folder: Path, boundary: Path | None = None, *, over: bool = False
+    sources: Sequence[Callable[[], LogSource]],
+    folder: Path,
+    boundary: Path | None = None,
+    *,
+    over: bool = False,
+    task: int | None = None,
 ) -> FetchedLogs:
-    """Bring ``folder`` up to date from the first source that has logs; nothing is fetched twice.
+    """Bring ``folder`` up to date from the first source that has logs; nothing is fetched twice. ``task``: the logs of
+    this one alone.
 
     Logs of pods go with them: those of attempts before the latest one may be in the next source only, and so may the
     beginning of a log. If no source has a beginning, that is an ``IncompleteLogError``; once the job is ``over``, the
@@ -186,7 +206,8 @@ def fetch_logs(
     for make in sources:
         try:
             source = make()
-            files = [log for log in source.files() if log.name not in known]
+            found = source.files()
+            files = [log for log in found if log.name not in known and (task is None or task_of(log.name) == task)]
             refused = copies.bring_up(source, files)
         except BlobsyncError as error:
             problem, silent = problem or error, True
@@ -200,7 +221,7 @@ def fetch_logs(
     if copies.lacking:
         # A source that did not answer may have what is missing.
         problem = copies.missing_parts(for_good=(over and not silent) or len(sources) == 1)
-    return FetchedLogs(folder, tuple(sorted(_kept(folder))), problem)
+    return FetchedLogs(folder, tuple(sorted(_kept(folder))), problem).of_task(task)
 
 
 def _lacks_attempts(names: Collection[str]) -> bool:

@@ -131,7 +131,7 @@ class JobOutputs:
             self._demand_uploaded(one, cluster, place)
             blob, account = place.remote, place.entry.account
         else:
-            blob, account = one.blob, _account(context, cluster, str(one.blob.container))
+            blob, account = one.blob, account_of(context, cluster, str(one.blob.container))
         seconds, cli_login = int(expiry.total_seconds()), cluster.flag("use_cli_auth")
         return sas_url(account, blob, READ_BLOB, seconds, environ=context.environ, use_cli_auth=cli_login)
 
@@ -162,15 +162,21 @@ def is_same(one: Path, other: Path) -> bool:
     return False
 
 
-def output_places(spec: JobSpec) -> tuple[OutputPlace, ...]:
-    """Where the job writes; empty if nothing of it stays. Pure."""
+def output_places(spec: JobSpec, task: int | None = None) -> tuple[OutputPlace, ...]:
+    """Where the job, or one task of it, writes; empty if nothing of it stays. Pure. Raises ``UsageError`` for a task
+    whose outputs are not its own."""
+    if task is not None and OWN_OUTPUT not in spec.options:
+        raise UsageError(
+            f"the tasks of {spec.run_id} share their outputs",
+            hint=f"blobsync outputs {spec.run_id} lists them; output: per_job in the cluster file gives each its own",
+        )
     if "outputs" in spec.options:
         found = (_named_place(spec, name, path) for name, path in spec.options["outputs"].items())
         return tuple(place for place in found if place)
     own = spec.options.get(OWN_OUTPUT)
     mine = [folder for folder in spec.folders if folder.name == own]
     if mine:
-        return (OutputPlace("output", mine[0], spec.run_id),)
+        return (OutputPlace("output", mine[0], spec.run_id if task is None else f"{spec.run_id}/{task}"),)
     written = [folder for folder in spec.folders if folder.mode not in ("download", "ro_mount")]
     named = [folder for folder in written if folder.name.startswith("output")]
     chosen = named or [folder for folder in written if folder.mode == "upload"]
@@ -187,8 +193,8 @@ def _named_place(spec: JobSpec, name: str, path: str) -> OutputPlace | None:
     return OutputPlace(name, folder, below[len(folder.name) + 1 :])
 
 
-def list_outputs(context: JobContext, record: JobRecord, asked: str = "") -> JobOutputs:
-    """What is there now, below ``asked`` (empty: all of it).
+def list_outputs(context: JobContext, record: JobRecord, asked: str = "", task: int | None = None) -> JobOutputs:
+    """What is there now, below ``asked`` (empty: all of it), of the job or of one ``task`` of it.
 
     Raises ``NothingMatchedError`` if the job has no outputs, or none of that name; ``CredentialError`` and the
     container's errors; ``JobError`` for a disk that is not this machine's.
@@ -196,7 +202,7 @@ def list_outputs(context: JobContext, record: JobRecord, asked: str = "") -> Job
     wanted = asked.strip("/")
     if wanted and local_problem(wanted, str(context.root)):
         raise UsageError(f"{asked!a} is not a path below the outputs of {record.run_id}")
-    places = output_places(record.spec)
+    places = output_places(record.spec, task)
     if not places:
         raise NothingMatchedError(
             f"{record.run_id} has no output folder that stays",
@@ -247,7 +253,7 @@ def _files(
     if place.folder.mode == "link":
         found = _on_disk(context, cluster, record, place, part)
     else:
-        account = _account(context, cluster, place.folder.container)
+        account = account_of(context, cluster, place.folder.container)
         with context.store(cluster, account) as store:
             found = list(_in_container(store, place, part))
     yield from (one for one in found if not place.is_shared or _is_of(record, one.last_modified))
@@ -314,7 +320,7 @@ def _copy_command(context: JobContext, cluster: Cluster, place: OutputPlace, bas
     return f"mkdir -p {here} && rsync -a {there} {here}/"
 
 
-def _account(context: JobContext, cluster: Cluster, container: str) -> StorageAccount:
+def account_of(context: JobContext, cluster: Cluster, container: str) -> StorageAccount:
     """The account file that opens a container: one of the cluster file, or another one of the project."""
     known = known_accounts([cluster]).get(container)
     folder = context.root / ACCOUNT_FOLDER

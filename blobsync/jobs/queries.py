@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from blobsync.backends.protocol import KEEP_SECRETS, Grouping, Recalling, SeenJob
+from blobsync.backends.protocol import KEEP_SECRETS, Grouping, Recalling, SeenJob, TailReading
 from blobsync.base.errors import (
     AmbiguousJobError,
     BlobsyncError,
@@ -35,13 +35,15 @@ from blobsync.jobs.logs import (
     MirroredLogs,
     fetch_logs,
     follow,
+    inert_line,
     log_causes,
     rank_of,
+    task_of,
 )
 from blobsync.jobs.parse import FoundCause, is_retriable, read_causes, summarise
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.state_notes import StateNotes
-from blobsync.jobs.states import JobList, recent, refresh
+from blobsync.jobs.states import JobList, demand_task, recent, refresh
 from blobsync.jobspec.spec import SERVICES, JobRef, JobSpec, LogMirror, State, run_name, submission_time
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from blobsync.backends.protocol import ClusterSummary, Holder
     from blobsync.jobs.compare import ComparedCode, ComparedJobs
     from blobsync.jobs.outputs import JobOutputs
+    from blobsync.jobs.task_table import TaskRow
 
 # A job: its record, its id, or any unique end of that.
 JobName = str | JobRecord
@@ -61,16 +64,20 @@ MOST_ASKED = 200
 # Seconds between two queries of a job. Services limit the requests of all their users.
 FOLLOW_SECONDS, SERVICE_SECONDS = 1.0, 5.0
 _ALL_LINES = 10**9
+# The digits of a task's number are fewer.
+_NUMBER_CHARS = 8
 # Shorter ends of ids are looked for in the project's own history only.
 _RECALL_CHARS = 4
 
 
 class LogLine(NamedTuple):
-    """One line of a running job: its text, the process that wrote it (None: the system), and the log's name."""
+    """One line of a running job: its text, the process that wrote it (None: the system), the log's name, and the task
+    whose process that is."""
 
     text: str
     rank: int | None
     log: str
+    task: int | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -152,6 +159,17 @@ class JobQueries:
         if record.spec.name == wanted:
             self._context.note(f"the newest job with the name {wanted}: {record.run_id}")
         return record
+
+    def find_task(self, job: str) -> tuple[JobRecord, int | None]:
+        """What is recorded of a job, and the number of its task in ``ID/7``; None without one. Raises as :meth:`find`,
+        and ``UsageError`` for a task of a job that has none."""
+        head, sign, last = job.rpartition("/")
+        is_folder = head.rpartition("/")[2] in (ASSETS, log_folder(self._context.root, self._context.environ).name)
+        if not sign or is_folder or not (last.isascii() and last.isdigit() and len(last) < _NUMBER_CHARS):
+            return self.find(job), None
+        record = self.find(head)
+        demand_task(record, int(last))
+        return record, int(last)
 
     def newest(self) -> JobRecord:
         """What is recorded of the job that was submitted last. Raises ``JobNotFoundError``."""
@@ -250,28 +268,32 @@ class JobQueries:
 
     # -- logs and outputs ---------------------------------------------------------------------------------------
 
-    def logs(self, job: JobName) -> FetchedLogs:
-        """Update the logs in ``assets/<ID>/``; returns their folder."""
-        return self._fetch_logs(self._with_live_secrets(job))
+    def logs(self, job: JobName, *, task: int | None = None) -> FetchedLogs:
+        """Update the logs in ``assets/<ID>/``, of all tasks or of one; returns their folder."""
+        return self._fetch_logs(self._with_live_secrets(job), task)
 
     def fetched_logs(self, job: JobName) -> FetchedLogs:
         """The logs that are in ``assets/<ID>/`` already; asks no cluster."""
         return fetch_logs((), *job_log_folder(self._context, self.find(job)))
 
-    def read_log(self, job: JobName, *, rank: int | None = None, tail: int | None = None) -> JobLog:
-        """The log of one process (default: rank 0), or its last ``tail`` lines.
+    def read_log(
+        self, job: JobName, *, rank: int | None = None, tail: int | None = None, task: int | None = None
+    ) -> JobLog:
+        """The log of one process (default: rank 0) of a task (default: the first), or its last ``tail`` lines.
 
         Raises the error of fetching it if there is no such log here.
         """
         record = self._with_live_secrets(job)
-        fetched = self._fetch_logs(record)
+        if record.tasks and task is None:
+            task = record.tasks[0].number
+        fetched = self._fetch_logs(record, task)
         name = fetched.leading if rank is None else fetched.of_rank(rank)
         if name is None and fetched.problem:
             raise fetched.problem
         return JobLog(record, name, tuple(fetched.tail(name, tail or _ALL_LINES)) if name else (), fetched)
 
-    def follow(self, job: JobName, *, rank: int | None = None) -> Iterator[LogLine]:
-        """The lines of all processes (or of one) as they arrive, until the job has ended.
+    def follow(self, job: JobName, *, rank: int | None = None, task: int | None = None) -> Iterator[LogLine]:
+        """The lines of all processes (or of one, or of one task) as they arrive, until the job, or the task, has ended.
 
         Notes what the job waits for, and which lines are lost.
         """
@@ -280,26 +302,28 @@ class JobQueries:
         notes = StateNotes(context.note)
 
         def ended() -> bool:
-            return self._refresh_one(context.history.find(record.run_id), notes).info.state.is_final
+            now = self._refresh_one(context.history.find(record.run_id), notes)
+            return now.info.state.is_final or any(one.number == task and one.state.is_final for one in now.tasks)
 
         def fetch() -> FetchedLogs:
             nonlocal problem
-            fetched = self._fetch_logs(record)
+            fetched = self._fetch_logs(record, task)
             problem = fetched.problem
             return fetched
 
         for name, text in follow(fetch, ended, lambda: context.sleep(_pause(record))):
             found = rank_of(name)
             if rank is None or (found and found[1] == rank):
-                yield LogLine(text, found[1] if found else None, name)
+                yield LogLine(text, found[1] if found else None, name, task_of(name))
         if isinstance(problem, IncompleteLogError):
             context.note(f"{problem.message}; {problem.hint}")
 
     def report(self, job: JobName, *, lines: int = REPORT_LINES) -> JobReport:
         """A job with its logs, the last lines of rank 0, and, where it failed, the causes that are known."""
         record = self.find(job)
-        fetched = self._fetch_logs(record)
-        leading = fetched.leading
+        # A sweep may have thousands of logs; its tasks are shown in a table.
+        fetched = self.fetched_logs(record) if record.tasks else self._fetch_logs(record)
+        leading = None if record.tasks else fetched.leading
         tail = tuple(fetched.tail(leading, lines)) if leading else ()
         return JobReport(record, tail, fetched, log_causes(fetched) if record.state is State.FAILED else ())
 
@@ -309,11 +333,27 @@ class JobQueries:
         causes = self._find_causes(record)
         return Diagnosis(record, causes, is_retriable(causes))
 
-    def outputs(self, job: JobName, path: str = "") -> JobOutputs:
-        """What a job has written so far, below ``path``; see ``blobsync.jobs.outputs``."""
+    def outputs(self, job: JobName, path: str = "", *, task: int | None = None) -> JobOutputs:
+        """What a job, or one task of it, has written so far, below ``path``; see ``blobsync.jobs.outputs``."""
         from blobsync.jobs.outputs import list_outputs
 
-        return list_outputs(self._context, self.get(job), path)
+        return list_outputs(self._context, self.get(job), path, task)
+
+    def task_rows(self, job: JobName, *, metric: str = "", sort: str = "") -> Sequence[TaskRow]:
+        """The tasks of a job as a table, by a column (default: the tasks' numbers): with the value of the ``metric``,
+        ``FILE:FIELD`` in the output of each task, else with the last line that it wrote.
+
+        Raises ``UsageError`` for another form or column, and if the tasks have no outputs of their own.
+        """
+        from blobsync.jobs.task_files import read_metrics
+        from blobsync.jobs.task_table import INDEX, METRIC, sorted_rows, task_rows
+
+        record = self.find(job)
+        if sort == METRIC and not metric:
+            raise UsageError("--sort metric needs --metric", hint="--metric metrics.json:eval.loss")
+        metrics = read_metrics(self._context, record, metric) if metric else {}
+        lines = {} if metric else self._last_lines(record)
+        return sorted_rows(task_rows(record, lines, metrics), sort or INDEX, metric)
 
     # -- the cluster --------------------------------------------------------------------------------------------
 
@@ -386,17 +426,17 @@ class JobQueries:
             return context.history.add(spec, ref, cluster.platform, home=home, submitted=submitted)
         raise _not_found(unknown, silent)
 
-    def _fetch_logs(self, record: JobRecord) -> FetchedLogs:
+    def _fetch_logs(self, record: JobRecord, task: int | None = None) -> FetchedLogs:
         folder, boundary = job_log_folder(self._context, record)
         sources: list[Callable[[], LogSource]] = [lambda: BackendLogs(self._context.backend_of(record), record.ref)]
         if record.spec.logs:
             mirror = record.spec.logs
             sources.append(lambda: self._mirrored(record, mirror))
         over = record.info.state.is_final
-        fetched = fetch_logs(sources, folder, boundary, over=over)
+        fetched = fetch_logs(sources, folder, boundary, over=over, task=task)
         if isinstance(fetched.problem, IncompleteLogError) and not over and self._has_ended(record):
             # What is missing now will not come any more.
-            return fetch_logs(sources, folder, boundary, over=True)
+            return fetch_logs(sources, folder, boundary, over=True, task=task)
         return fetched
 
     def _has_ended(self, record: JobRecord) -> bool:
@@ -411,6 +451,17 @@ class JobQueries:
             if str(account.container) == mirror.container:
                 return MirroredLogs(connect(account, environ=self._context.environ), mirror)
         raise JobError(f"cluster {record.cluster} no longer knows {mirror.container}, where the logs are")
+
+    def _last_lines(self, job: JobName) -> Mapping[int, str]:
+        """The last line that each task of a job wrote, by its number; empty where its platform cannot say at once."""
+        record = self.find(job)
+        try:
+            backend = self._context.backend_of(record)
+            found = backend.last_lines(record.ref) if isinstance(backend, TailReading) and record.tasks else {}
+        except BlobsyncError as error:
+            self._context.note(f"the last lines of its tasks are not known: {error.message}")
+            return {}
+        return {number: inert_line(text) for number, text in found.items()}
 
     def _find_causes(self, record: JobRecord) -> tuple[FoundCause, ...]:
         """Causes of failure in the logs, and in the reason that the cluster gives."""

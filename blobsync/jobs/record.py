@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from blobsync.jobs.home import Home
-from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, StateChange
+from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, StateChange, TaskInfo
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -32,6 +33,19 @@ class JobRecord:
     def __repr__(self) -> str:
         code = f" ({self.info.exit_code})" if self.info.exit_code else ""
         return f"<JobRecord {self.run_id}: {self.info.state}{code} on {self.cluster}>"
+
+    @property
+    def tasks(self) -> tuple[JobTask, ...]:
+        """Its tasks with their last known states; empty: its command runs once. A transfer's tasks are its own."""
+        array = self.spec.tasks if self.spec.spread is None else None
+        known = {task.number: task for task in self.info.tasks}
+        rest = self.info.state if self.info.state.is_final else State.QUEUED
+        numbers = array.all_numbers if array else ()
+        return tuple(
+            JobTask(known.get(number) or TaskInfo(number, rest), array.parameters_at(place))
+            for place, number in enumerate(numbers)
+            if array
+        )
 
     @property
     def state(self) -> State:
@@ -67,6 +81,27 @@ class JobRecord:
     def is_settled(self) -> bool:
         """Whether the state is current: the job has ended, or its cluster has just reported it."""
         return self.current or self.info.state.is_final
+
+
+@dataclass(frozen=True, slots=True)
+class JobTask:
+    """One task of a job: its last known state, and its parameters."""
+
+    info: TaskInfo
+    parameters: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def number(self) -> int:
+        return self.info.number
+
+    @property
+    def state(self) -> State:
+        return self.info.state
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of its program; None if it runs or if unknown."""
+        return self.info.exit_code
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from blobsync.backends.protocol import Scaling
@@ -14,7 +15,7 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.parse import FoundCause, is_retriable
 from blobsync.jobs.queries import JobName, JobQueries
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.states import INTERRUPTED, cancel, demand_accepted, refresh
+from blobsync.jobs.states import INTERRUPTED, cancel, cancel_task, demand_accepted, demand_task, refresh
 from blobsync.jobspec.elastic import demand_scalable
 from blobsync.jobspec.spec import JobRef, JobSpec, State
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from blobsync.config.model import Cluster
+    from blobsync.jobs.array_job import ArrayJob
     from blobsync.jobs.outputs import CopiedOutputs, JobOutputs
     from blobsync.jobs.submit import Submitted
     from blobsync.jobspec.code_choice import ChooseCode, ProjectOpener
@@ -117,34 +119,71 @@ class JobService(JobQueries):
         cluster, request = self._asked(command, keywords)
         return submit(self._context, cluster, request, self._chooser(keywords))
 
+    def sweep(
+        self, command: Command, parameters: Mapping[str, Iterable[object]], **keywords: Unpack[SubmitKeywords]
+    ) -> ArrayJob:
+        """Run a command once for each combination of parameters: ``{"lr": [0.1, 0.01], "seed": range(5)}``.
+
+        ``{lr}`` in the command and in values of ``env`` is a task's own value. Raises what :meth:`submit` raises.
+        """
+        from blobsync.jobs.array_job import ArrayJob
+
+        keywords["sweep"] = parameters
+        submitted = self.submit(command, **keywords)
+        self._note_all(submitted.warnings)
+        return ArrayJob(self._context, submitted.record)
+
     def resubmit(
-        self, job: JobName, *, cluster: str | None = None, num_gpu: int | None = None, latest_code: bool = False
+        self,
+        job: JobName,
+        *,
+        cluster: str | None = None,
+        num_gpu: int | None = None,
+        latest_code: bool = False,
+        tasks: Collection[int] | None = None,
     ) -> Submitted:
         """Submit a recorded job again, with the code that it had; then cancel it if it has not ended.
 
         ``cluster`` is another one, ``num_gpu`` another number of GPUs, ``latest_code`` the code of the last ``init``.
+        ``tasks`` are the numbers of those of its tasks that are submitted again, and canceled; the others stay.
         """
         from blobsync.jobs.submit import resubmit
 
         record = self.find(job)
         # The code of another program's job is somewhere else.
         choose = self._chooser({}) if latest_code or record.spec.is_foreign else None
-        return resubmit(self._context, record, to=cluster, num_gpu=num_gpu, choose_code=choose)
+        for number in tasks or ():
+            demand_task(record, number)
+        return resubmit(self._context, record, to=cluster, num_gpu=num_gpu, choose_code=choose, tasks=tasks)
+
+    def failed_tasks(self, job: JobName) -> tuple[int, ...] | None:
+        """The tasks of a job that failed and were not submitted again; None if it has no tasks."""
+        record = self.get(job)
+        if record.spec.tasks is None or record.spec.spread is not None:
+            return None
+        later = [each.spec.tasks for each in self.history() if each.successor_of == record.run_id]
+        again = {number for tasks in later if tasks for number in tasks.all_numbers}
+        return tuple(
+            each.number for each in record.info.tasks if each.state is State.FAILED and each.number not in again
+        )
 
     def resubmit_all(
         self,
-        jobs: Iterable[JobName],
+        jobs: Iterable[JobName | tuple[JobName, Collection[int] | None]],
         *,
         cluster: str | None = None,
         num_gpu: int | None = None,
         latest_code: bool = False,
     ) -> Resubmission:
-        """Submit several recorded jobs again, in this order; an error with one does not keep the others."""
+        """Submit several recorded jobs, or some tasks of each, again, in this order; an error with one does not keep
+        the others."""
         submitted: list[Submitted] = []
         errors: list[BlobsyncError] = []
-        for record in [self.find(job) for job in jobs]:
+        pairs = [job if isinstance(job, tuple) else (job, None) for job in jobs]
+        for record, tasks in [(self.find(job), tasks) for job, tasks in pairs]:
             try:
-                submitted.append(self.resubmit(record, cluster=cluster, num_gpu=num_gpu, latest_code=latest_code))
+                again = partial(self.resubmit, cluster=cluster, num_gpu=num_gpu, latest_code=latest_code)
+                submitted.append(again(record, tasks=tasks))
             except BlobsyncError as error:
                 errors.append(error)
         return Resubmission(tuple(submitted), tuple(errors))
@@ -169,17 +208,27 @@ class JobService(JobQueries):
         """
         return cancel(self._context, self.get(job))
 
-    def cancel_all(self, jobs: Iterable[JobName]) -> Cancellation:
-        """Stop several jobs; an error with one does not stop the others."""
+    def cancel_all(self, jobs: Iterable[JobName | tuple[JobName, Collection[int] | None]]) -> Cancellation:
+        """Stop several jobs, or some tasks of each; an error with one does not stop the others."""
         records: list[JobRecord] = []
         errors: list[BlobsyncError] = []
-        for record in self.refresh(jobs):
+        pairs = [job if isinstance(job, tuple) else (job, None) for job in jobs]
+        for record, (_, tasks) in zip(self.refresh([job for job, _ in pairs]), pairs, strict=True):
             try:
-                records.append(cancel(self._context, record))
+                records.append(self.cancel_tasks(record, tasks) if tasks else cancel(self._context, record))
             except BlobsyncError as error:
                 records.append(record)
                 errors.append(error)
         return Cancellation(tuple(records), tuple(errors))
+
+    def cancel_tasks(self, job: JobName, numbers: Iterable[int]) -> JobRecord:
+        """Stop some tasks of a job; those that have ended stay as they are. Raises what :meth:`cancel` raises, and
+        ``UsageError`` where the platform ends all tasks or none."""
+        record = self.get(job)
+        for number in numbers:
+            demand_task(record, number)
+            cancel_task(self._context, record, number)
+        return self.get(record)
 
     def scale(self, job: JobName, nodes: int) -> JobRecord:
         """Ask for another number of nodes of an elastic job; node 0 stays, and the last request counts.
@@ -242,6 +291,7 @@ class JobService(JobQueries):
     def _asked(self, command: Command, keywords: SubmitKeywords) -> tuple[Cluster, SubmitRequest]:
         from blobsync.jobspec.describe import SubmitRequest, shape_of
         from blobsync.jobspec.submit_options import SUBMIT_OPTIONS, SubmitKeywords, changed_keys
+        from blobsync.jobspec.sweep import sweep
 
         unknown = keywords.keys() - SubmitKeywords.__annotations__.keys()
         if unknown:
@@ -251,6 +301,11 @@ class JobService(JobQueries):
             if isinstance(value, int) and least is not None and value < least:
                 raise UsageError(f"{name} {value}: at least {least}")
         request = SubmitRequest.of(_words(command), keywords)
+        given, file = keywords.get("sweep") or (), keywords.get("sweep_file")
+        if given or file:
+            request = replace(request, tasks=sweep(given, file, zipped=bool(keywords.get("zip"))))
+        elif keywords.get("zip"):
+            raise UsageError("--zip is for --sweep", hint="--zip --sweep 'lr=0.1,0.01' --sweep 'seed=1,2'")
         cluster = self._changed(self._cluster(), keywords.get("param") or {})
         shape = shape_of(cluster, request) if keywords.get("cpus_per_task") else None
         processes = max(shape.procs_per_node, shape.workers_per_node) if shape else 1

@@ -5,21 +5,19 @@ The specification names ends and the place of the documents, no secret: SAS toke
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.errors import BlobsyncError, ConfigError, SpreadBusyError, UsageError
-from blobsync.base.formatting import count_text
+from blobsync.base.errors import ConfigError, SpreadBusyError, UsageError
 from blobsync.base.locations import MountedLocation
 from blobsync.config.model import Cluster
+from blobsync.jobs.array_job import ArrayJob, is_over
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobs.state_notes import StateNotes, state_with_reason
-from blobsync.jobs.states import cancel, refresh
-from blobsync.jobs.submit import hand_over, new_run_id
+from blobsync.jobs.states import refresh
+from blobsync.jobs.submit import new_run_id
 from blobsync.jobspec.describe import SubmitRequest, describe, read_seconds
 from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.spec import SERVICES, CodeRef, JobSpec, NodeArchiveRef, State, TaskArray
@@ -29,8 +27,6 @@ from blobsync.spread.sealed_store import orders_seal
 from blobsync.spread.shared_store import SharedStore
 from blobsync.store.sas import JOB_SECONDS
 
-# Seconds: how long tasks that were stopped have to end, and the time between two questions about their job.
-_END_SECONDS, _LOOK_SECONDS = 60.0, 0.5
 # Its name at the place.
 _ARCHIVE = "node/archive"
 # How many jobs that have not ended are looked through.
@@ -136,69 +132,6 @@ def _archive(
         return NodeArchiveRef(request.container, path, archive.digest, len(archive.body))
     place.write(_ARCHIVE, archive.body)
     return NodeArchiveRef(str(MountedLocation(Path(path))), _ARCHIVE, archive.digest, len(archive.body))
-
-
-class ArrayJob:
-    """A submitted job with tasks: submit, watch, end."""
-
-    def __init__(self, context: JobContext, record: JobRecord) -> None:
-        self._context = context
-        self._notes = StateNotes(context.note)
-        self.record = record
-
-    @classmethod
-    def submit(cls, context: JobContext, clusters: tuple[Cluster, Cluster | None], spec: JobSpec) -> ArrayJob:
-        """Hand the job over to the first of the clusters; the other has containers that it needs, too. Raises
-        ``TooManyTasksError`` if it may be accepted with fewer tasks."""
-        cluster, other = clusters
-        submitted = hand_over(context, cluster, spec, origin=other)
-        for warning in submitted.warnings:
-            context.note(warning)
-        size = f"{count_text(spec.tasks.count, 'task')}, {spec.tasks.parallel:,} at a time" if spec.tasks else ""
-        context.note(f"job {spec.run_id} on {cluster.name}: {size or count_text(spec.nodes, 'node')}")
-        return cls(context, submitted.record)
-
-    def ended(self) -> str | None:
-        """How the job ended, None if it has not, or if its platform cannot be asked; notes why it does not run."""
-        found = refresh(self._context, [self.record])
-        self.record = found[0]
-        self._notes.update(self.record, found.problems)
-        info = self.record.info
-        if is_over(self.record):
-            return f"{state_with_reason(info)}; see blobsync logs {self.record.run_id}"
-        return None
-
-    def stop(self, seconds: float = _END_SECONDS) -> bool:
-        """Cancel the job and wait until its platform says that all of its tasks have ended; False if it does not, or
-        cannot be asked. Notes why it cannot be cancelled."""
-        until = time.monotonic() + seconds
-        try:
-            if self.ended() is None:
-                cancel(self._context, self.record)
-            return self._wait(until)
-        except BlobsyncError as error:
-            job = self.record.run_id
-            self._context.note(f"the job {job} was not stopped: {error.message}; stop it with blobsync abort {job}")
-            return False
-
-    def finish(self) -> None:
-        """Wait until the tasks, whose work is done, have ended by themselves; after a minute cancel the job."""
-        if not self._wait(time.monotonic() + _END_SECONDS):
-            self.stop()
-
-    def _wait(self, until: float) -> bool:
-        while self.ended() is None:
-            if time.monotonic() > until:
-                return False
-            time.sleep(_LOOK_SECONDS)
-        return True
-
-
-def is_over(record: JobRecord) -> bool:
-    """Whether the platform says that none of the job's tasks runs, or ever will: one that it has forgotten is over,
-    if it had accepted it."""
-    gone = record.current and record.info.state is State.UNKNOWN and bool(record.ref.native_id)
-    return record.info.state.is_final or gone
 
 
 def unended_jobs(context: JobContext, container: str, base: str) -> list[JobRecord]:

@@ -11,8 +11,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blobsync.backends.protocol import KEEP_SECRETS, Backend, KeepingSecrets, Outcome, Refused, Renewing, Unknown
-from blobsync.base.errors import BlobsyncError, JobError
+from blobsync.backends.protocol import (
+    KEEP_SECRETS,
+    Backend,
+    KeepingSecrets,
+    Outcome,
+    Refused,
+    Renewing,
+    TaskEnding,
+    Unknown,
+)
+from blobsync.base.errors import BlobsyncError, JobError, JobNotFoundError, UsageError
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.detached import end_told
 from blobsync.jobs.record import JobFilter, JobRecord
@@ -165,6 +174,33 @@ def cancel(context: JobContext, record: JobRecord) -> JobRecord:
     if known.info.state.is_final:
         return known
     return replace(known, info=replace(known.info, state=State.CANCELING), current=True)
+
+
+def demand_task(record: JobRecord, number: int) -> None:
+    """Raise ``UsageError`` for a job without tasks, ``JobNotFoundError`` if it has none of this number."""
+    array = record.spec.tasks if record.spec.spread is None else None
+    if array is None:
+        raise UsageError(f"{record.run_id} has no tasks", hint=f"blobsync q {record.run_id}")
+    if number not in array.all_numbers:
+        last = array.all_numbers[-1]
+        raise JobNotFoundError(f"{record.run_id} has no task {number}; its last one is {last}")
+
+
+def cancel_task(context: JobContext, record: JobRecord, number: int) -> None:
+    """Stop one task of a job; one that has ended stays as it is. Raises as :func:`cancel`, and ``UsageError`` where the
+    platform ends all tasks or none."""
+    if record.info.state.is_final or any(task.number == number and task.state.is_final for task in record.info.tasks):
+        return
+    backend = context.backend_of(record)
+    if not isinstance(backend, TaskEnding):
+        raise UsageError(
+            f"{backend.name} cannot end one task of {record.run_id} alone", hint=f"blobsync abort {record.run_id}"
+        )
+    if not record.ref.native_id:
+        raise JobError(
+            f"{record.run_id} cannot be stopped yet: {record.info.reason or INTERRUPTED}", hint="try again later"
+        )
+    demand_accepted(backend.cancel_task(record.ref, number), f"task {number} of {record.run_id} is being stopped")
 
 
 def demand_accepted(outcome: Outcome, doing: str) -> None:

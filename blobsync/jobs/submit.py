@@ -19,19 +19,21 @@ from blobsync.backends.protocol import OneMachine, Plan, Refused, Unknown
 from blobsync.base.errors import AmbiguousJobError, BlobsyncError, JobError, JobNotFoundError, SubmissionUnknownError
 from blobsync.base.locations import BlobContainer, parse_store_location
 from blobsync.base.redaction import HIDDEN
+from blobsync.config.job_keys import READ_ONLY_MODES
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.empty_folders import empty_links
 from blobsync.jobs.home import home_of
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.states import cancel, refresh
+from blobsync.jobs.states import cancel, cancel_task, refresh
 from blobsync.jobspec.code_choice import ChooseCode, CodeChoice, demand_known
 from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, shape_of
 from blobsync.jobspec.hold import entering_command, hold_text
 from blobsync.jobspec.lineage_keys import with_lineage_keys
 from blobsync.jobspec.node_archive import node_archive, publish
 from blobsync.jobspec.node_sas import grant, known_accounts
-from blobsync.jobspec.spec import CodeRef, JobRef, JobSpec, own_inputs, owner_name
+from blobsync.jobspec.spec import OWN_OUTPUT, CodeRef, JobRef, JobSpec, own_inputs, owner_name
+from blobsync.jobspec.sweep import read_array
 from blobsync.jobspec.topology import asks_for_gpus, job_size_text
 from blobsync.jobspec.transfer_key import with_run_key
 from blobsync.store.sas import sas_minter
@@ -70,7 +72,20 @@ def plan_job(
         spec = _as_it_runs(context, cluster, describe(cluster, request, run_id, code.ref))
         shown = {name: HIDDEN if name in hidden else value for name, value in spec.env.items()}
         plan = context.own_backend(cluster).plan(replace(spec, env=shown))
-    return plan, code.warnings + plan.warnings + cluster.job_notes
+    return plan, code.warnings + plan.warnings + cluster.job_notes + _shared_places(spec)
+
+
+def _shared_places(spec: JobSpec) -> tuple[str, ...]:
+    """Where the tasks of a sweep write to one place, unless the command takes care of that."""
+    if spec.tasks is None:
+        return ()
+    shared = [] if OWN_OUTPUT in spec.options else [f.name for f in spec.folders if f.mode not in READ_ONLY_MODES]
+    told = [f"its tasks run in one folder, {spec.options['in_place']}"] if spec.code is None else []
+    if shared:
+        told.append(
+            f"its tasks write to the same {', '.join(shared)}: output: per_job gives each its own, $BLOBSYNC_OUTPUT"
+        )
+    return tuple(told)
 
 
 def asked_text(cluster: Cluster, spec: JobSpec) -> str:
@@ -110,8 +125,9 @@ def resubmit(
     to: str | None = None,
     num_gpu: int | None = None,
     choose_code: ChooseCode | None = None,
+    tasks: Collection[int] | None = None,
 ) -> Submitted:
-    """Submit a recorded job again, then cancel the old one if it has not ended.
+    """Submit a recorded job again, or some tasks of it, then cancel the old one, or these, if it has not ended.
 
     In this order: a submission that fails never costs the job that runs. ``to`` is another cluster;
     ``num_gpu`` another number of GPUs than the job's own; ``choose_code`` takes today's code instead of the job's own.
@@ -129,7 +145,12 @@ def resubmit(
     if moved:
         cluster, notes = moved.cluster, moved.translation.notes
     with cluster.naming_lines():
-        again = _in_lineage(_spec_again(context, old, cluster, code.ref, num_gpu, moved), old.spec)
+        asked = (
+            old
+            if tasks is None or not old.spec.tasks
+            else replace(old, spec=replace(old.spec, tasks=old.spec.tasks.only(tasks)))
+        )
+        again = _in_lineage(_spec_again(context, asked, cluster, code.ref, num_gpu, moved), old.spec)
         spec = _as_it_runs(context, cluster, again)
     _note_plan(context, cluster, spec)
     notes += (left,) if (left := _not_gone_on_from(spec, old.spec)) else ()
@@ -137,8 +158,10 @@ def resubmit(
     warnings = notes + code.warnings + new.warnings
     try:
         known = refresh(context, [old]).records[0]
-        stopped = cancel(context, known)
-        if not known.info.state.is_final:
+        for number in tasks or ():
+            cancel_task(context, known, number)
+        stopped = known if tasks is not None else cancel(context, known)
+        if tasks is None and not known.info.state.is_final:
             warnings += (f"the old job {old.run_id} was stopped: {stopped.info.state}",)
     except BlobsyncError as error:
         warnings += (f"the old job {old.run_id} could not be cancelled: {error.message}",)
@@ -212,16 +235,21 @@ def _spec_again(
 ) -> JobSpec:
     run_id = new_run_id(context.environ)
     spec = old.spec
-    request = SubmitRequest(spec.argv, num_gpu, name=spec.name, multi_process=_several(spec), elastic=_elastic(spec))
+    array = str(spec.options.get("array") or "")
+    tasks = read_array(array) if array and not spec.is_foreign else spec.tasks
+    request = SubmitRequest(
+        spec.argv, num_gpu, name=spec.name, multi_process=_several(spec), elastic=_elastic(spec), tasks=tasks
+    )
     if spec.is_foreign:
         return _foreign_again(cluster, spec, request, run_id, code)
     request = replace(request, hold=str(spec.hold or ""))
     if cluster.name == spec.cluster and cluster.platform == spec.platform:
         options = spec.options.copy()
         options.pop("recalled", None)
+        options.pop("array", None)
         if spec.after and _has_ended(context, spec.after):
             del options["after"]
-        same = replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id), options=options)
+        same = replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id), options=options, tasks=tasks)
         if num_gpu is None:
             return same
         shape = shape_of(cluster, replace(request, options=spec.options))

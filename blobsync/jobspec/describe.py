@@ -17,8 +17,20 @@ from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobspec.containers import OPTION as CONTAINER
 from blobsync.jobspec.elastic import Bounds, GivenBounds, find_bounds
 from blobsync.jobspec.hold import WAITING, duration_seconds, hold_seconds
-from blobsync.jobspec.spec import OWN_OUTPUT, SERVICES, CodeRef, FolderLink, JobOptions, JobRef, JobSpec, LogMirror
-from blobsync.jobspec.submit_options import ORDERING, SLURM_OPTIONS, SubmitKeywords
+from blobsync.jobspec.parameters import demand_fillable
+from blobsync.jobspec.spec import (
+    OWN_OUTPUT,
+    SERVICES,
+    CodeRef,
+    FolderLink,
+    JobOptions,
+    JobRef,
+    JobSpec,
+    LogMirror,
+    TaskArray,
+)
+from blobsync.jobspec.submit_options import ORDERING, SLURM_OPTIONS, SWEEPING, SubmitKeywords
+from blobsync.jobspec.sweep import read_array, sweep_tags
 from blobsync.jobspec.topology import JobShape, Size, asks_for_gpus, find_shape
 
 # An image's address or file for docker and Apptainer; other first characters could make it an option.
@@ -35,7 +47,7 @@ _NOT_PLAIN = re.compile(r"<<|\$['({]|`|[^\s;&|()]#")
 class SubmitRequest:
     """The options of one submission; None: the cluster file's. ``here``: in the foreground of this machine;
     ``elastic``: the bounds of an elastic job, ``MIN:MAX``; ``hold``: how long an interactive job waits, ``4h``;
-    ``after``: the job that has to complete first."""
+    ``after``: the job that has to complete first; ``tasks``: those of a sweep, of which ``parallel`` run at a time."""
 
     argv: tuple[str, ...]
     num_gpu: int | None = None
@@ -47,6 +59,8 @@ class SubmitRequest:
     elastic: str = ""
     hold: str = ""
     after: JobRef | None = None
+    tasks: TaskArray | None = None
+    parallel: int | None = None
 
     @classmethod
     def of(cls, argv: Sequence[str], words: SubmitKeywords) -> SubmitRequest:
@@ -60,6 +74,7 @@ class SubmitRequest:
             {name: text for name in SLURM_OPTIONS if (text := words.get(name))},
             elastic=words.get("elastic") or "",
             hold=words.get("hold") or "",
+            parallel=words.get("parallel"),
         )
 
 
@@ -113,10 +128,11 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
         )
     bounds = elastic_bounds(cluster, request)
     shape = shape_of(cluster, request)
+    tasks = tasks_of(cluster, request)
     secret = secret_names(cluster)
     env = {**philly_variables(cluster), **{name: cluster.env[name] for name in cluster.env if name not in secret}}
     options: dict[str, Any] = {name: cluster.value(name) for name in _FOR_NODES if cluster.value(name)}
-    options.update(request.options)
+    options.update({name: value for name, value in request.options.items() if name != "array"})
     options.update(plain_options(cluster.value("batchai"), env))
     if hold:
         options["hold"] = hold
@@ -151,15 +167,53 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
         retries=cluster.number("retries") or 0,
         options=cast("JobOptions", options),
         workers_per_node=shape.workers_per_node,
+        tasks=tasks,
+        tags=sweep_tags(tasks) if tasks else {},
     )
+
+
+def tasks_of(cluster: Cluster, request: SubmitRequest) -> TaskArray | None:
+    """The tasks of a sweep, or of Slurm's ``array``; None: the command runs once. Raises ``UsageError``."""
+    if request.here:
+        return None
+    array, tasks = _array(cluster, request), request.tasks
+    if request.tasks and request.options.get("array"):
+        raise UsageError("--array and --sweep are two lists of tasks", hint="use only one of them")
+    if array and tasks is None:
+        tasks = _read_array(cluster, array, is_option="array" in request.options)
+    if tasks is None:
+        if request.parallel:
+            raise UsageError("--parallel is for the tasks of --sweep", hint="--sweep 'seed=0..4' --parallel 2")
+        return None
+    demand_fillable(request.argv, tasks)
+    if cluster.platform not in SWEEPING:
+        raise UsageError(f"--sweep is for Slurm and this machine, and {cluster.name} is {cluster.platform}")
+    return replace(tasks, parallel=min(request.parallel or tasks.parallel, tasks.count))
+
+
+def _read_array(cluster: Cluster, text: str, *, is_option: bool) -> TaskArray:
+    try:
+        return read_array(text)
+    except UsageError as error:
+        if is_option:
+            raise
+        raise ConfigError(
+            f"{text!r} are not numbers of tasks", file=cluster.file, key="slurm.array", hint=error.hint
+        ) from error
+
+
+def _array(cluster: Cluster, request: SubmitRequest) -> str:
+    """``--array``, or the ``array`` of the cluster file's ``slurm``."""
+    own = cluster.text("slurm.array") if cluster.platform == "slurm" else None
+    return str(request.options.get("array") or own or "")
 
 
 def _waiting(cluster: Cluster, request: SubmitRequest) -> SubmitRequest:
     """The size of an interactive job: one program on each node, with all GPUs."""
     if request.elastic or cluster.number("min_nodes") or cluster.number("max_nodes"):
         raise UsageError("a job that waits for you has a fixed size", hint="omit --elastic, min_nodes and max_nodes")
-    if request.options.get("array") or (cluster.platform == "slurm" and cluster.text("slurm.array")):
-        raise UsageError("a job that waits for you cannot be an array", hint="omit --array")
+    if _array(cluster, request) or request.tasks:
+        raise UsageError("a job that waits for you cannot have tasks", hint="omit --array and --sweep")
     return replace(request, argv=WAITING, multi_process=False)
 
 
@@ -174,8 +228,10 @@ def elastic_bounds(cluster: Cluster, request: SubmitRequest) -> Bounds | None:
         )
     least, most = cluster.number("min_nodes"), cluster.number("max_nodes")
     bounds = find_bounds(GivenBounds(cluster.platform, request.elastic, least, most, cluster.file))
-    if bounds and (request.options.get("array") or cluster.text("slurm.array")):
-        raise UsageError("an elastic job cannot be an array", hint="omit --array, or submit it without --elastic")
+    if bounds and (_array(cluster, request) or request.tasks):
+        raise UsageError(
+            "an elastic job cannot have tasks", hint="omit --array and --sweep, or submit it without --elastic"
+        )
     return bounds
 
 

@@ -11,8 +11,8 @@ import getpass
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, TypedDict
 
@@ -40,8 +40,8 @@ _PLACEHOLDER = re.compile(r"\$\{\{\s*(\w+\.\w+)\s*\}\}")
 # The option that names the folder with one of the job's own, named like its id; the variable with its path on a node.
 OWN_OUTPUT, OUTPUT_VARIABLE = "own_output", "BLOBSYNC_OUTPUT"
 
-# The variable with the number of a task, where the platform sets none.
-TASK_VARIABLE = "BLOBSYNC_TASK"
+# The variable with the number of a task; what the variables with its parameters begin with.
+TASK_VARIABLE, PARAMETER_VARIABLE = "BLOBSYNC_TASK", "BLOBSYNC_PARAM_"
 
 # The secret variable with the transfer's key, in hexadecimal digits.
 SPREAD_KEY = "BLOBSYNC_SPREAD_KEY"
@@ -176,14 +176,39 @@ class NodeArchiveRef:
 
 @dataclass(frozen=True, slots=True)
 class TaskArray:
-    """The tasks of a job, numbered from 0: its command once each. The platform's own queue hands them out.
+    """The tasks of a job: its command once each. The platform's own queue hands them out.
 
-    ``parallel`` of the ``count`` run at a time; a task asks for ``cpus`` (0: what the cluster gives).
+    ``parallel`` of the ``count`` run at a time (0: as many as have room); a task asks for ``cpus`` (0: what the cluster
+    gives). ``numbers`` are those of the tasks, in ascending order; empty: from 0 on. A sweep has parameters with these
+    ``names``, whose values for each task are one of the ``rows``.
     """
 
     count: int
     parallel: int
     cpus: int = 0
+    numbers: tuple[int, ...] = field(default=(), repr=False)
+    names: tuple[str, ...] = field(default=(), repr=False)
+    rows: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
+
+    @property
+    def all_numbers(self) -> Sequence[int]:
+        """The number of each task."""
+        return self.numbers or range(self.count)
+
+    def parameters(self, number: int) -> dict[str, str]:
+        """The parameters of one task. Raises ``ValueError`` if there is no such task."""
+        return self.parameters_at(self.all_numbers.index(number))
+
+    def parameters_at(self, place: int) -> dict[str, str]:
+        """The parameters of the task at this place of the list."""
+        return dict(zip(self.names, self.rows[place], strict=True)) if self.rows else {}
+
+    def only(self, numbers: Collection[int]) -> TaskArray:
+        """Those of the tasks that have one of these numbers, which they keep."""
+        at = [place for place, number in enumerate(self.all_numbers) if number in numbers]
+        kept = tuple(self.all_numbers[place] for place in at)
+        rows = tuple(self.rows[place] for place in at) if self.rows else ()
+        return replace(self, count=len(at), parallel=min(self.parallel, len(at)), numbers=kept, rows=rows)
 
 
 class NodeOptions(TypedDict, total=False):
@@ -357,8 +382,8 @@ class JobSpec:
 
     @property
     def has_numbered_logs(self) -> bool:
-        """Whether the logs' names have ranks. On Kubernetes a task's number takes the place of one."""
-        return self.world_size > 1 or self.is_elastic or (self.tasks is not None and self.platform == "kubernetes")
+        """Whether the logs' names have ranks. A task of a transfer on Kubernetes has its number in place of one."""
+        return self.world_size > 1 or self.is_elastic or (self.spread is not None and self.platform == "kubernetes")
 
     @property
     def has_many_logs(self) -> bool:
@@ -409,8 +434,18 @@ def _from_plain(values: dict[str, Any]) -> JobSpec:
         logs=LogMirror(**logs) if logs else None,
         node_archive=NodeArchiveRef(**archive) if archive else None,
         folders=folders,
-        tasks=TaskArray(**tasks) if tasks else None,
+        tasks=_task_array(tasks) if tasks else None,
     )
+
+
+def _task_array(values: dict[str, Any]) -> TaskArray:
+    # Records of an older blobsync have only the first three.
+    listed = {name: _listed(values.get(name, [])) for name in ("numbers", "names", "rows")}
+    made = TaskArray(**{**values, **listed, "rows": tuple(_listed(row) for row in listed["rows"])})
+    wrong = (made.numbers and len(made.numbers) != made.count) or any(len(row) != len(made.names) for row in made.rows)
+    if wrong or (made.rows and len(made.rows) != made.count):
+        raise ValueError("not as many tasks as it counts")
+    return made
 
 
 def _folder_link(entry: dict[str, Any]) -> FolderLink:
@@ -499,11 +534,25 @@ class StateChange:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """The current state of one task of a job. Times in seconds since 1970; ``reason`` is for people."""
+
+    number: int
+    state: State
+    exit_code: int | None = None
+    restarts: int = 0
+    started: float | None = None
+    ended: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """The current state of a job. Times in seconds since 1970; ``reason`` is for people.
 
     ``restarts`` counts how often the job was requeued. ``changes`` are the known changes of an elastic job's size.
-    ``states`` are the changes of its state with known times, besides ``started`` and ``ended``.
+    ``states`` are the changes of its state with known times, besides ``started`` and ``ended``. ``tasks`` are in the
+    order of their numbers.
     """
 
     run_id: str
@@ -516,6 +565,7 @@ class RunInfo:
     nodes: tuple[str, ...] = field(default=(), repr=False)
     changes: tuple[NodeChange, ...] = field(default=(), repr=False)
     states: tuple[StateChange, ...] = field(default=(), repr=False)
+    tasks: tuple[TaskInfo, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

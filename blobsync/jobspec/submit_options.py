@@ -5,7 +5,7 @@ Those keys are merged into what ``-p`` changes, so that they are read, checked a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
 from blobsync.base.errors import UsageError
@@ -18,6 +18,8 @@ from blobsync.jobspec.spec import is_variable_name
 
 # Platforms that start a job after another one.
 ORDERING = LINKING
+# Platforms that run one command with many sets of parameters.
+SWEEPING = LINKING
 _SLURM = ("slurm",)
 _LIMITING = ("slurm", "kubernetes")
 _ELASTIC = tuple(name for name in PLATFORMS if name not in FIXED_SIZE)
@@ -26,9 +28,10 @@ _ELASTIC = tuple(name for name in PLATFORMS if name not in FIXED_SIZE)
 class SubmitKeywords(TypedDict, total=False):
     """The options of a submission besides its command; the cluster file gives the others.
 
-    ``num_gpu``: GPUs in all, 0 for none. ``multi_process``: one process per GPU, or one per node. ``hold`` is for an
-    interactive job, whose command is ``ssh`` or empty. ``env`` are variables with their values. ``param`` are other
-    keys of the cluster file, as for ``-p``.
+    ``num_gpu``: GPUs in all (of a sweep: of each task), 0 for none. ``multi_process``: one process per GPU, or one per
+    node. ``hold`` is for an interactive job, whose command is ``ssh`` or empty. ``env`` are variables with their
+    values. ``sweep`` are words ``NAME=VALUES``, or lists of values by name. ``param`` are other keys of the cluster
+    file, as for ``-p``.
     """
 
     num_gpu: Annotated[int | None, Option("The same as -n before submit.", "N", "--gpus", least=0)]
@@ -49,6 +52,20 @@ class SubmitKeywords(TypedDict, total=False):
     mem: Annotated[str | None, Option("The memory of each node.", "SIZE", platforms=_LIMITING, example="64G")]
     cpus_per_task: Annotated[int | None, Option("The CPUs of each process.", "N", platforms=_LIMITING, least=1)]
     after: Annotated[str | None, Option("Begin when that job has completed.", "ID", platforms=ORDERING)]
+    sweep: Annotated[
+        Sequence[str] | Mapping[str, Iterable[object]] | None,
+        Option(
+            "Run it once for each value, as {NAME}; several: for each combination.",
+            "NAME=VALUES",
+            platforms=SWEEPING,
+            repeated=True,
+        ),
+    ]
+    sweep_file: Annotated[
+        str | None, Option("Run it for each line of a .csv, .jsonl or .yaml file.", "FILE", platforms=SWEEPING)
+    ]
+    zip: Annotated[bool, Option("Take the values of --sweep side by side.", platforms=SWEEPING)]
+    parallel: Annotated[int | None, Option("Run so many tasks at a time.", "N", platforms=SWEEPING, least=1)]
     array: Annotated[str | None, Option("Run it once per number.", platforms=_SLURM, example="0-9%2")]
     partition: Annotated[str | None, Option("The partition.", platforms=_SLURM)]
     qos: Annotated[str | None, Option("The quality of service.", platforms=_SLURM)]
@@ -58,6 +75,7 @@ class SubmitKeywords(TypedDict, total=False):
 
 
 SUBMIT_OPTIONS = options_of(SubmitKeywords)
+# Of these, an array's numbers become tasks.
 SLURM_OPTIONS = tuple(name for name, one in SUBMIT_OPTIONS.items() if one.about.platforms == _SLURM)
 
 # Where an option that limits a node's memory or CPUs has no meaning, and what has.

@@ -99,9 +99,13 @@ def asks_for_gpus(gres: str) -> bool:
 
 
 def job_size_text(spec: JobSpec) -> str:
-    """``2 nodes, 8 processes, 8 GPUs``."""
+    """``2 nodes, 8 processes, 8 GPUs``; of a sweep ``30 tasks, 4 at a time, each 1 node, ...``."""
     gpus = count_text(spec.gpus, "GPU") if spec.gpus else "no GPU"
-    return f"{count_text(spec.nodes, 'node')}, {count_text(spec.world_size, 'process')}, {gpus}"
+    tasks = ""
+    if spec.tasks and spec.spread is None:
+        several = f", {spec.tasks.parallel:,} at a time" if spec.tasks.parallel else ""
+        tasks = f"{count_text(spec.tasks.count, 'task')}{several}, each "
+    return f"{tasks}{count_text(spec.nodes, 'node')}, {count_text(spec.world_size, 'process')}, {gpus}"
 
 
 def _first_nodes(size: Size, bounds: Bounds) -> int:

@@ -11,7 +11,7 @@ from blobsync.local import migration
 from blobsync.local.database import Layout
 
 JOBS = Layout(
-    6,
+    7,
     """
 create table if not exists jobs (
     run_id text primary key,
@@ -53,10 +53,12 @@ create table if not exists state_changes (
 );
 -- When the secrets of an ended job were last to be removed from its cluster, and whether they are gone.
 create table if not exists removed_secrets (run_id text primary key, tried real not null, gone integer not null);
+-- The last known states of an array's tasks, as lists in JSON.
+create table if not exists tasks (run_id text primary key, states text not null);
 create table if not exists transfers (id text primary key, began real not null, entry text not null);
 create index if not exists transfers_by_time on transfers (began)
 """,
-    migration.JOB_COLUMNS,
+    {**migration.JOB_COLUMNS, 6: ""},
     migration.TRANSFERS,
     migration.take_over_transfers,
 )

@@ -32,6 +32,7 @@ from blobsync.base.process import python_module
 from blobsync.base.redaction import Secret, redact
 from blobsync.jobspec.containers import wanted_image
 from blobsync.jobspec.hold import HOLDER, HOLDING_FOLDER
+from blobsync.jobspec.parameters import is_shell_line, with_parameters
 from blobsync.jobspec.spec import (
     MARK,
     OUTPUT_VARIABLE,
@@ -42,9 +43,11 @@ from blobsync.jobspec.spec import (
     FolderLink,
     JobSpec,
     Secrets,
+    TaskArray,
 )
 from blobsync.local.set_requests import VARIABLE as REQUESTS_VARIABLE
 from blobsync.node.ranks import (
+    INDEX_VARIABLE,
     OF_ONE_PROCESS,
     NotReadyError,
     Ranks,
@@ -151,7 +154,8 @@ class NodeJob:
         environ: Mapping[str, str],
         node_rank: int,
     ) -> None:
-        self.spec = spec
+        self.number = _task_number(spec, environ)
+        self.spec = spec = spec if self.number is None else with_parameters(spec, self.number)
         self.environ = environ
         self.node_rank = node_rank
         self.keep_root = arguments.keep_root
@@ -160,9 +164,10 @@ class NodeJob:
         # The nodes that are part of the job now; only those of an elastic job change.
         self.members: Callable[[], Collection[int]] = lambda: range(spec.nodes)
         self._secret_env = secret_env
-        # Each task of a Slurm array, and each replacement of a pod, has its own logs and code.
-        number, pods = environ.get("SLURM_ARRAY_TASK_ID") or environ.get(TASK_VARIABLE), pods_before(environ)
-        self.task = f"task_{number}" if number else f"attempt_{pods}" if pods else ""
+        # Each task, and each replacement of a pod, has its own logs and code.
+        pods = pods_before(environ)
+        tried = f"attempt_{pods}" if pods else ""
+        self.task = tried if self.number is None else "/".join(part for part in (f"task_{self.number}", tried) if part)
         self.run_dir = Path(os.path.abspath(arguments.run_dir)) / self.task
         self.node_log = self.run_dir / "system_logs" / f"node_{node_rank}.txt"
         self._beside_spec = Path(os.path.abspath(arguments.job)).parent
@@ -203,8 +208,8 @@ class NodeJob:
 
     @property
     def lineage(self) -> str:
-        """Whose checkpoints this job goes on from: each task of a Slurm array has its own."""
-        return f"{self.spec.lineage}_{self.task}" if self.task.startswith("task_") else self.spec.lineage
+        """Whose checkpoints this job goes on from: each task has its own."""
+        return self.spec.lineage if self.number is None else f"{self.spec.lineage}_task_{self.number}"
 
     @property
     def has_checkpoints(self) -> bool:
@@ -268,9 +273,10 @@ class NodeJob:
 
     @property
     def own_output(self) -> Path | None:
-        """This job's folder inside the shared output folder; None for jobs without one."""
-        folder = self.spec.options.get(OWN_OUTPUT)
-        return self.root / str(folder) / self.spec.run_id if folder else None
+        """The folder of this job, or of this task of it, inside the shared output folder; None for jobs without one."""
+        folder, own = self.spec.options.get(OWN_OUTPUT), self.spec.run_id
+        own = own if self.number is None else f"{own}/{self.number}"
+        return self.root / str(folder) / own if folder else None
 
     def rank_log(self, rank: int) -> Path:
         """The log file of one process."""
@@ -386,7 +392,26 @@ class NodeJob:
     @property
     def is_shell_line(self) -> bool:
         """Whether the command is one line for a shell."""
-        return len(self.spec.argv) == 1 and any(letter.isspace() for letter in self.spec.argv[0].strip())
+        return is_shell_line(self.spec.argv)
+
+
+def _task_number(spec: JobSpec, environ: Mapping[str, str]) -> int | None:
+    """The number of the task that runs here; None if the job has no tasks. Raises ``NotReadyError``."""
+    # sbatch may have been told of an array that the specification does not know of.
+    given = environ.get("SLURM_ARRAY_TASK_ID") if spec.platform == "slurm" else None
+    given = given or (environ.get(TASK_VARIABLE) if spec.tasks else None)
+    # There a transfer's task is a node of its job.
+    is_indexed = spec.tasks and spec.platform == "kubernetes" and spec.spread is None
+    place = environ.get(INDEX_VARIABLE) if is_indexed else None
+    if given is None and place is None:
+        return None
+    try:
+        number = int(given) if given is not None else (spec.tasks or TaskArray(0, 0)).all_numbers[int(place or 0)]
+        if spec.tasks:
+            spec.tasks.parameters(number)
+    except (ValueError, IndexError):
+        raise NotReadyError(f"the job has no task {given or place!a}") from None
+    return number
 
 
 def _this_program() -> tuple[str, ...]:

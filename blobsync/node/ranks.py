@@ -42,7 +42,8 @@ LAUNCHERS = (
     RankNames("RANK", "LOCAL_RANK", "NODE_RANK"),
 )
 # The node's rank, for what is started once per node; the last is that of an Indexed Job of Kubernetes.
-_NODE_NAMES = ("SLURM_NODEID", "NODE_RANK", "JOB_COMPLETION_INDEX")
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
+_NODE_NAMES = ("SLURM_NODEID", "NODE_RANK", INDEX_VARIABLE)
 # Those variables of :func:`rank_variables` that differ between processes.
 OF_ONE_PROCESS = frozenset(
     {
@@ -84,7 +85,9 @@ def ranks_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> Ranks:
 
 def node_rank_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> int:
     """This node's rank. Raises ``NotReadyError`` if it is unknown and there are several nodes."""
-    for name in _NODE_NAMES:
+    # The index of a task is not that of a node.
+    names = _NODE_NAMES[:-1] if spec.tasks and spec.spread is None else _NODE_NAMES
+    for name in names:
         if environ.get(name):
             return _number(environ, name, 0)
     nodes = _world_size(spec) // spec.procs_per_node

@@ -73,7 +73,7 @@ def run_spread(job: NodeJob, places: JobPlaces) -> int:
         code = max(map(run.carry, _numbers(job, orders)), default=0)
     except KeyboardInterrupt:
         _print_line("stopped")
-    if job.task.startswith("task_"):
+    if job.number is not None:
         # Elsewhere the node's own program does it.
         clean_up(job, code)
     return code
@@ -82,7 +82,7 @@ def run_spread(job: NodeJob, places: JobPlaces) -> int:
 def _numbers(job: NodeJob, orders: Mapping[str, Any]) -> Sequence[int]:
     if job.spec.platform in SERVICES:
         return range(job.node_rank, int(orders["count"]), job.spec.nodes)
-    return (int(job.task.removeprefix("task_")) if job.task.startswith("task_") else job.node_rank,)
+    return (job.node_rank if job.number is None else job.number,)
 
 
 def _run_key(job: NodeJob, orders: Mapping[str, Any]) -> SealKey:

@@ -23,10 +23,11 @@ from blobsync.base.locations import BlobLocation, LocalLocation, is_source
 from blobsync.base.plain_json import parse_object
 from blobsync.base.user_data import config_home
 from blobsync.config.model import Cluster
+from blobsync.jobs.array_job import ArrayJob
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.detached import closed
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.spread_job import ArrayJob, SpreadRequest, demand_other_ended, demand_shared, spread_spec
+from blobsync.jobs.spread_job import SpreadRequest, demand_other_ended, demand_shared, spread_spec
 from blobsync.jobspec.spec import owner_name
 from blobsync.jobspec.transfer_key import own_key
 from blobsync.local.state_dir import KEY_FILE, StateDir

@@ -51,9 +51,10 @@ def test_jobs_that_were_not_named_are_stopped_after_a_yes_alone(
 
 
 def test_all_and_a_name_are_two_choices(cli: Cli, runs: RunFiles) -> None:
-    for words in (("abort", "--all", OLD), ("resubmit", "--failed", OLD)):
-        refused = cli(*words)
-        assert refused.code == 2 and f"{words[1]} and {OLD} are two choices of jobs" in refused.err
+    said = {"abort --all": f"--all and {OLD} are two choices of jobs", "resubmit --failed": f"{OLD} has no tasks"}
+    for words, why in said.items():
+        refused = cli(*words.split(), OLD)
+        assert refused.code == 2 and why in refused.err
     assert not runs.cancel.exists()
     assert cli("abort", "--all", "-y", "-c", "other").code == 0 and not runs.cancel.exists()
 

@@ -578,15 +578,64 @@ def test_a_warning_while_the_node_is_made_ready_reaches_the_program(lab: Lab, sl
     assert last["exit_code"] == 9, (last, lab.run("logs", job_id))
 
 
-@pytest.mark.soak
+# Words of a shell, which no shell may read as such.
+NAMES = ["plain", "a b", "$(touch pwned)", "it's; touch pwned", '"{n}"', "`touch pwned`"]
+
+
+@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+def test_tasks_of_a_sweep_have_outputs_logs_and_ends_of_their_own(lab: Lab, cluster: str) -> None:
+    platform = "local" if cluster == "here" else "slurm"
+    lab.configure(cluster, platform, gpu_per_node=0, nodes=1, output="per_job", local={"slots": 4, "gpus": 0})
+    again = lab.project.root.parent / "again"
+    lab.project.root.joinpath("names.jsonl").write_text("".join(json.dumps({"name": name}) + "\n" for name in NAMES))
+    sweep = ("--sweep", "n=0..5", "--sweep-file", "names.jsonl", "--zip", "--parallel", "3")
+    line = (
+        "printf '%s\\n' {name}; printf %s {name} > $BLOBSYNC_OUTPUT/name;"
+        """ printf '{"loss": %s}' {n} > $BLOBSYNC_OUTPUT/m.json; """
+        f"[ -e {again} ] || case {{n}} in 2|4) kill -9 $$;; esac"
+    )
+    job_id = lab.submit(cluster, *sweep, line)
+    ended = lab.until(job_id)
+    assert (ended["status"], ended["exit_code"], ended["task_counts"]) == ("Failed", 137, {"Completed": 4, "Failed": 2})
+    (shown,) = lab.ask("q", job_id)["jobs"]
+    assert [(task["index"], task["exit_code"], task["last_line"]) for task in shown["tasks"]] == [
+        (number, 137 if number in (2, 4) else 0, name) for number, name in enumerate(NAMES)
+    ]
+    assert shown["tasks"][1]["parameters"] == {"name": "a b", "n": "1"}
+    (shown,) = lab.ask("q", job_id, "--metric", "m.json:loss:max", "--sort", "metric")["jobs"]
+    assert [task["metric"] for task in shown["tasks"]] == [5.0, 4.0, 3.0, 2.0, 1.0, 0.0]
+    assert "4 of 6 done, 2 failed" in lab.run("q").out
+    assert lab.run("logs", f"{job_id}/3").out == "it's; touch pwned\n"
+    listed = lab.ask("outputs", f"{job_id}/3")["files"]
+    assert [one["path"] for one in listed] == [f"output/{job_id}/3/m.json", f"output/{job_id}/3/name"]
+    own = f"mine/output/{job_id}"
+    assert lab.container.names(f"{own}/") == sorted(
+        f"{own}/{at}/{file}" for at in range(6) for file in ("m.json", "name")
+    )
+    assert [lab.container.get(f"{own}/{at}/name").decode() for at in range(6)] == NAMES
+    again.touch()
+    next_id = lab.ask("resubmit", job_id, "--failed")["job_id"]
+    ended = lab.until(next_id)
+    assert (ended["status"], ended["task_counts"]) == ("Completed", {"Completed": 2})
+    assert [task["index"] for task in lab.ask("q", next_id)["jobs"][0]["tasks"]] == [2, 4]
+    assert lab.container.get(f"mine/output/{next_id}/4/name").decode() == NAMES[4]
+    assert lab.ask("resubmit", job_id, "--failed") == {"jobs": []}
+    assert not list(lab.project.root.rglob("pwned")) and lab.scratch_is_empty
+
+
 @pytest.mark.slurm
-def test_an_array_runs_once_per_number(lab: Lab) -> None:
-    job_id = lab.submit("uni", "--nodes", "1", "--array", "0-2%2", "echo task $SLURM_ARRAY_TASK_ID")
-    assert lab.until(job_id)["status"] == "Completed"
-    logs = {path.split(job_id + "/")[1] for path in lab.detail(job_id)["logs"]}
-    assert {f"task_{number}/user_logs/std_log.txt" for number in range(3)} <= logs
-    assets = lab.project.root / "assets" / job_id
-    assert (assets / "task_2" / "user_logs" / "std_log.txt").read_text() == "task 2\n"
+def test_slurms_own_array_is_a_list_of_tasks(lab: Lab) -> None:
+    lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, output="per_job")
+    job_id = lab.submit("uni", "--array", "1-3:2%1", "echo $SLURM_ARRAY_TASK_ID > $BLOBSYNC_OUTPUT/number; sleep 60")
+    assert wait_until(lambda: lab.ask("q", job_id)["jobs"][0]["tasks"][0]["status"] == "Running", seconds=PATIENCE)
+    lab.run("abort", f"{job_id}/1")
+
+    def states() -> list[tuple[int, str]]:
+        return [(each["index"], each["status"]) for each in lab.ask("q", job_id)["jobs"][0]["tasks"]]
+
+    assert wait_until(lambda: states() == [(1, "Canceled"), (3, "Running")], seconds=PATIENCE)
+    lab.run("abort", job_id)
+    assert lab.until(job_id)["status"] == "Canceled" and states() == [(1, "Canceled"), (3, "Canceled")]
 
 
 @pytest.mark.slurm

@@ -12,7 +12,7 @@ from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, Stora
 from blobsync.jobs.submit import new_run_id
 from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, setup_lines
 from blobsync.jobspec.node_sas import grant, rights_needed
-from blobsync.jobspec.spec import CodeRef, JobRef, LogMirror
+from blobsync.jobspec.spec import CodeRef, JobRef, LogMirror, TaskArray
 
 BOX = StorageAccount("box.yaml", "acct", "box", "https://acct.blob", account_key=Secret("a2V5"))
 OTHER = StorageAccount("other.yaml", "else", "bin", "https://else.blob", account_key=Secret("a2V5"))
@@ -88,7 +88,8 @@ def test_what_the_cluster_file_says_arrives_in_the_specification() -> None:
     )
     spec = describe(cluster, SubmitRequest(("true",), name="n", options={"array": "0-3"}), "me_1_x", CODE)
     assert (spec.image, spec.timeout_s, spec.retries, spec.setup) == ("img:7", 5400, 2, ("pip install x",))
-    told = {"array": "0-3", "container": {"file": "aux_data/aml/eu.yaml"}, "variables": VARIABLES}
+    assert spec.tasks == TaskArray(4, 0)
+    told = {"container": {"file": "aux_data/aml/eu.yaml"}, "variables": VARIABLES}
     assert (spec.preemptible, spec.name, spec.options) == (True, "n", told)
     (folder,) = spec.folders
     assert (folder.mode, folder.include, folder.cache_seconds, folder.source) == ("download", ("voc",), 9, "")
@@ -150,8 +151,8 @@ def test_a_job_that_waits_is_one_process_on_each_node_with_all_its_gpus() -> Non
         (SubmitRequest((), hold="soon"), {}, "--hold soon: not a time"),
         (SubmitRequest(("ssh",), elastic="1:2"), {}, "has a fixed size"),
         (SubmitRequest(("ssh",)), {"min_nodes": 1, "max_nodes": 2}, "has a fixed size"),
-        (SubmitRequest(("ssh",), options={"array": "0-3"}), {}, "cannot be an array"),
-        (SubmitRequest(("ssh",)), {"slurm": {"array": "0-3"}}, "cannot be an array"),
+        (SubmitRequest(("ssh",), options={"array": "0-3"}), {}, "cannot have tasks"),
+        (SubmitRequest(("ssh",)), {"slurm": {"array": "0-3"}}, "cannot have tasks"),
     ],
 )
 def test_what_a_job_that_waits_cannot_be(request_: SubmitRequest, values: dict[str, Any], said: str) -> None:

@@ -127,9 +127,10 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
         {**SLURM, "min_nodes": 1, "max_nodes": 2, "slurm": {"launcher": "mpirun"}},
         "mpirun ends when a node is lost",
     ),
+    "an array without numbers": ({**SLURM, "slurm": {"array": "3-1"}}, "'3-1' are not numbers of tasks"),
     "an array that is elastic": (
         {**SLURM, "min_nodes": 1, "max_nodes": 2, "slurm": {"array": "0-3"}},
-        "an elastic job cannot be an array",
+        "an elastic job cannot have tasks",
     ),
     "Azure ML with checkpoints on several nodes": (
         {
@@ -188,6 +189,10 @@ ELSEWHERE: Mapping[str, str] = {
     "jobs.form": "submit --file and the web page fill a form, which is checked by preflight",
     "jobs.foreground": "blobsync local",
     "jobs.spread_job": "--nodes of a transfer",
+    "jobs.task_files": "a job that is known",
+    "jobs.task_table": "a job that is known",
+    "jobspec.parameters": "the command and the values of --sweep",
+    "jobspec.sweep": "--sweep and --array; that of the file is refused with its line",
     "jobs.service": "options of a command, and a job that runs is scaled",
     "jobs.detached": "what a transfer has left",
     "jobs.states": "a job that runs is stopped",
@@ -212,6 +217,10 @@ NOT_THE_FILES_FAULT: Mapping[str, str] = {
     "cannot be combined": "options of the command line",
     "has no code_path: its jobs": "an option of the command line",
     "--hold": "an option of the command line",
+    "--array and --sweep": "options of the command line",
+    "--parallel is for": "an option of the command line",
+    "--sweep is for": "an option of the command line",
+    "but a task requests {spec.nodes}": "the shape of the job is refused before",
     "cannot be scaled": "a job that runs is scaled",
     "may have {bounds}, not {nodes}": "a job that runs is scaled",
     "has ended: {state}": "a job that runs is scaled",

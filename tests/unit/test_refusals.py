@@ -177,6 +177,7 @@ OTHERS: Mapping[str, str] = {
 # Raised on purpose in those modules, and never shown: others take their place.
 _INNER = ("RecursionError", "yaml.MarkedYAMLError")
 NOT_A_FILES_FAULT: Mapping[str, str] = {
+    "raise ValueError(str(error)) from error": "a file of --sweep-file, which is no configuration",
     "-p takes YAML": "the words after -p are wrong",
     "UnknownClusterError": "the name after -c is wrong",
     "the given text is": "only login asks for it",

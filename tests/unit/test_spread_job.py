@@ -11,9 +11,10 @@ import pytest
 
 from blobsync.base.errors import SpreadBusyError, UsageError
 from blobsync.config.model import Cluster
+from blobsync.jobs.array_job import ArrayJob, is_over
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.spread_job import ArrayJob, SpreadRequest, demand_other_ended, is_over, spread_spec, unended_jobs
+from blobsync.jobs.spread_job import SpreadRequest, demand_other_ended, spread_spec, unended_jobs
 from blobsync.jobs.states import refresh
 from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, TaskArray
 from blobsync.jobspec.transfer_key import run_key

@@ -7,14 +7,15 @@ import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from blobsync.backends.local.fleet import address_of
-from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of
+from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of, most_gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
+from blobsync.backends.local.task_pool import MOST_AT_A_TIME
 from blobsync.backends.protocol import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Surroundings
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFoundError, ProcessError, SubmissionError
 from blobsync.base.formatting import count_text
@@ -25,8 +26,21 @@ from blobsync.config.yaml_document import read_document
 from blobsync.jobspec.containers import find_runtime, image_text, wanted_image
 from blobsync.jobspec.hold import HOLDER, entering
 from blobsync.jobspec.node_archive import holder_source
-from blobsync.jobspec.spec import MARK, RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, owner_name, run_name
+from blobsync.jobspec.spec import (
+    MARK,
+    RUN_ID,
+    JobRef,
+    JobSpec,
+    LogFile,
+    RunInfo,
+    Secrets,
+    State,
+    TaskInfo,
+    owner_name,
+    run_name,
+)
 from blobsync.local.errors import local_error
+from blobsync.node.standalone.login_side import last_lines
 
 CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "scale"})
 # The maximum of GPUs, or concurrent jobs, of one machine.
@@ -122,7 +136,9 @@ class LocalBackend:
         _demand_gpus(spec, capacity)
         self._demand_runtime(spec)
         # What waits for another job takes its place in the queue after that one's end, and holds up nobody.
-        ticket = None if spec.after else LocalQueue(self._queue_dir).enter(spec.run_id, gpus_of(spec))
+        ticket = (
+            None if spec.after else LocalQueue(self._queue_dir).enter(spec.run_id, gpus_of(spec), most_gpus_of(spec))
+        )
         local = {
             "slots": capacity.slots,
             "gpus": capacity.gpus,
@@ -181,6 +197,19 @@ class LocalBackend:
         except OSError as error:
             return Refused(local_error(error, files.wanted))
         return Accepted(ref)
+
+    def cancel_task(self, ref: JobRef, number: int) -> Outcome:
+        files = self._files(ref.run_id)
+        if not files.state.exists():
+            return Refused(JobNotFoundError(f"this machine does not know {ref.run_id}: there is no {files.folder}"))
+        try:
+            files.cancel_task(number)
+        except OSError as error:
+            return Refused(local_error(error, files.folder))
+        return Accepted(ref)
+
+    def last_lines(self, ref: JobRef) -> Mapping[int, str]:
+        return last_lines(str(self._files(ref.run_id).folder))
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
         return self._files(ref.run_id).logs()
@@ -321,9 +350,8 @@ def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
         status = files.read_status()
         if status and not status.state.is_final:
             ended = files.state.stat().st_mtime
-            return RunInfo(
-                run_id, State.FAILED, None, 0, "its supervisor died, or the machine went down", status.started, ended
-            )
+            reason, tasks = "its supervisor died, or the machine went down", _tasks(files, State.FAILED)
+            return RunInfo(run_id, State.FAILED, None, 0, reason, status.started, ended, tasks=tasks)
     if status is None:
         return RunInfo(run_id, State.UNKNOWN, reason="its directory was deleted")
     state, reason = status.state, status.reason
@@ -337,7 +365,25 @@ def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
     changes, nodes = files.read_changes()
     hosts = tuple(map(address_of, nodes)) if changes else ("localhost",)
     details = (status.started, status.ended, hosts, changes, files.read_states(status))
-    return RunInfo(run_id, state, status.exit_code, 0, reason, *details)
+    return RunInfo(run_id, state, status.exit_code, 0, reason, *details, _tasks(files, state))
+
+
+def _tasks(files: RunFiles, state: State) -> tuple[TaskInfo, ...]:
+    """The states of the tasks of a job in ``state``; empty before the first has begun, and for other jobs."""
+    known = files.read_tasks()
+    if not known:
+        return ()
+    array, unwanted = JobSpec.from_json(files.job.read_text()).tasks, files.canceled_tasks()
+    found = []
+    for number in array.all_numbers if array else ():
+        task = known.get(number) or TaskInfo(number, State.QUEUED)
+        if state.is_final and not task.state.is_final:
+            # Its supervisor was killed.
+            task = replace(task, state=state)
+        elif number in unwanted and not task.state.is_final:
+            task = replace(task, state=State.CANCELING)
+        found.append(task)
+    return tuple(found)
 
 
 def _demand_gpus(spec: JobSpec, capacity: Capacity) -> None:
@@ -350,10 +396,12 @@ def _demand_gpus(spec: JobSpec, capacity: Capacity) -> None:
 
 
 def _demand_room(spec: JobSpec) -> None:
-    if spec.tasks and spec.tasks.parallel > _MOST_NODES:
+    if spec.tasks and spec.tasks.parallel > MOST_AT_A_TIME:
         raise SubmissionError(
-            f"this machine runs at most {_MOST_NODES:,} tasks of a job at a time, not {spec.tasks.parallel:,}"
+            f"this machine runs at most {MOST_AT_A_TIME:,} tasks of a job at a time, not {spec.tasks.parallel:,}"
         )
+    if spec.tasks and spec.nodes != 1:
+        raise SubmissionError(f"this machine is one node, but a task requests {spec.nodes}", hint="use --nodes 1")
     if (spec.max_nodes or 0) > _MOST_NODES:
         raise SubmissionError(
             f"this machine takes at most {_MOST_NODES:,} nodes of a job, but it may have {spec.max_nodes}",

@@ -45,13 +45,14 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """One ticket as it was read."""
+    """One ticket as it was read. It waits for ``gpus`` GPUs and takes up to ``most``, a multiple."""
 
     file: Path
     run_id: str
     gpus: int
     running: bool
     held: tuple[str, ...]
+    most: int = 0
 
 
 class LocalQueue:
@@ -61,7 +62,7 @@ class LocalQueue:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def enter(self, run_id: str, gpus: int) -> Path:
+    def enter(self, run_id: str, gpus: int, most: int = 0) -> Path:
         """Add a job; a queued one keeps its place. Returns the ticket."""
         with self._locked():
             for entry in self._entries():
@@ -69,7 +70,9 @@ class LocalQueue:
                     return entry.file
             last = max((int(path.name.split("-")[0]) for path in self._tickets()), default=0)
             ticket = self._folder / f"{last + 1:012d}-{run_name(run_id)}.ticket"
-            _write(ticket, {"run_id": run_id, "gpus": gpus, "running": False, "held": [], "claimed": False})
+            _write(
+                ticket, {"run_id": run_id, "gpus": gpus, "most": most, "running": False, "held": [], "claimed": False}
+            )
             return ticket
 
     def leave(self, run_id: str) -> None:
@@ -80,10 +83,10 @@ class LocalQueue:
                     entry.file.unlink(missing_ok=True)
 
     @contextmanager
-    def claimed(self, ticket: Path | None, run_id: str, gpus: int) -> Iterator[None]:
+    def claimed(self, ticket: Path | None, run_id: str, gpus: int, most: int = 0) -> Iterator[None]:
         """A context in which this process owns the ticket, or without one a new one; removes it afterwards."""
         if ticket is None or not ticket.exists():
-            ticket = self.enter(run_id, gpus)
+            ticket = self.enter(run_id, gpus, most)
         with ticket.open("r+") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             with self._locked():
@@ -133,6 +136,11 @@ def gpus_of(spec: JobSpec) -> int:
     return spec.gpus_per_node * (spec.max_nodes if spec.is_elastic and spec.max_nodes else 1)
 
 
+def most_gpus_of(spec: JobSpec) -> int:
+    """The number of GPUs that a job takes if they are free: for as many of its tasks as may run at a time."""
+    return spec.gpus_per_node * ((spec.tasks.parallel or spec.tasks.count) if spec.tasks else 0)
+
+
 def _room(mine: Ticket, running: Sequence[Ticket], capacity: Capacity) -> tuple[str, ...] | None:
     wanted = capacity.wants(mine.gpus)
     if not wanted:
@@ -140,14 +148,16 @@ def _room(mine: Ticket, running: Sequence[Ticket], capacity: Capacity) -> tuple[
         return () if used < capacity.slots else None
     taken = {gpu for entry in running for gpu in entry.held}
     free = [gpu for gpu in capacity.gpus if gpu not in taken]
-    return tuple(free[:wanted]) if len(free) >= wanted else None
+    given = max(wanted, min(len(free), mine.most) // wanted * wanted)
+    return tuple(free[:given]) if len(free) >= wanted else None
 
 
 def _live(ticket: Path) -> Iterator[Ticket]:
     try:
         values = parse_json(ticket.read_text())
         gpus, held = int(values["gpus"]), tuple(str(gpu) for gpu in values["held"])
-        entry = Ticket(ticket, str(values["run_id"]), gpus, bool(values["running"]), held)
+        most = int(values.get("most") or 0)
+        entry = Ticket(ticket, str(values["run_id"]), gpus, bool(values["running"]), held, most)
         claimed = bool(values["claimed"])
     except (ValueError, TypeError, KeyError, OverflowError):
         # Tickets are written under the queue's lock: the writer of a partial one was killed.

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.backends.login import LOG_FOLDERS, nonempty_logs
-from blobsync.base.plain_json import parse_json
-from blobsync.jobspec.spec import JobSpec, LogFile, NodeChange, State, StateChange
+from blobsync.base.plain_json import demand_types, parse_json
+from blobsync.jobspec.spec import JobSpec, LogFile, NodeChange, State, StateChange, TaskInfo
 
 # A run without a supervisor after so many seconds will not run.
 START_SECONDS = 60.0
@@ -70,9 +70,18 @@ class RunFiles(NamedTuple):
 
     def root_for(self, spec: JobSpec, node: int = 0) -> Path:
         """The root of a node: a folder of its own, or the folder in which the job runs in place."""
-        if spec.code is None and spec.spread is None:
+        if self.runs_in_place(spec):
             return Path(str(spec.options["in_place"]))
         return self.folder / f"root_{node}" if node else self.root
+
+    def runs_in_place(self, spec: JobSpec) -> bool:
+        """Whether the job runs in the user's own folder."""
+        return spec.code is None and spec.spread is None
+
+    @property
+    def tasks(self) -> Path:
+        """The states of tasks, as lines of JSON: the last one of each counts."""
+        return self.folder / "tasks.jsonl"
 
     @property
     def log(self) -> Path:
@@ -183,6 +192,33 @@ class RunFiles(NamedTuple):
                 nodes = tuple(int(node) for node in values["nodes"])
                 changes.append(change)
         return tuple(changes), nodes
+
+    def add_task(self, task: TaskInfo) -> None:
+        """Append a task's state."""
+        with self.tasks.open("a") as target:
+            target.write(json.dumps(asdict(task)) + "\n")
+
+    def read_tasks(self) -> dict[int, TaskInfo]:
+        """The last known states of tasks that have begun or were canceled; invalid lines are skipped."""
+        found: dict[int, TaskInfo] = {}
+        text = self.tasks.read_text() if self.tasks.exists() else ""
+        for line in text.splitlines():
+            # The last line may be incomplete.
+            with suppress(ValueError, TypeError, KeyError):
+                values = parse_json(line)
+                task = TaskInfo(**{**values, "state": State(values["state"])})
+                demand_types(task)
+                found[task.number] = task
+        return found
+
+    def cancel_task(self, number: int) -> None:
+        """Ask the supervisor to end one task."""
+        (self.folder / f"cancel_{number}").touch()
+
+    def canceled_tasks(self) -> set[int]:
+        """The tasks that are to end."""
+        names = (name.removeprefix("cancel_") for name in os.listdir(self.folder) if name.startswith("cancel_"))
+        return {int(name) for name in names if name.isascii() and name.isdigit()}
 
     @contextmanager
     def supervised(self) -> Iterator[bool]:

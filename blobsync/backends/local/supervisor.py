@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from blobsync.backends.local.fleet import PATIENCE_SECONDS, Fleet
-from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of
+from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of, most_gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.local.task_pool import TaskPool
 from blobsync.base.errors import shell_code
@@ -52,7 +52,7 @@ class Supervisor:
             if self._spec.after and (hindered := self._wait_for_the_first()) is not None:
                 self._files.write_status(SavedState(State.CANCELED, ended=time.time(), reason=hindered))
                 return
-            with self._queue.claimed(self._ticket, self._spec.run_id, gpus):
+            with self._queue.claimed(self._ticket, self._spec.run_id, gpus, most_gpus_of(self._spec)):
                 given = self._wait_for_turn()
                 if given is None:
                     self._files.write_status(SavedState(State.CANCELED, ended=time.time()))
@@ -92,6 +92,8 @@ class Supervisor:
         state, reason = State.FAILED if code else State.COMPLETED, ""
         if self._files.cancel.exists():
             state = State.CANCELED
+        elif not code and any(task.state is State.CANCELED for task in self._files.read_tasks().values()):
+            state, reason = State.CANCELED, "some of its tasks were canceled"
         elif self._stopped_by_limit:
             state, reason = State.FAILED, f"its time limit of {hold_text(self._spec.timeout_s or 0)} was over"
         self._files.write_status(SavedState(state, code, started, time.time(), gpus, reason))

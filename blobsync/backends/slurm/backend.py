@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from blobsync.backends.addresses import SshMachine, read_host, read_machine
 from blobsync.backends.forwarding import LOOPBACK, forward_line
-from blobsync.backends.login import LoginNode
+from blobsync.backends.login import LoginNode, RecordedEnd, TaskEnds
 from blobsync.backends.protocol import (
     Accepted,
     ClusterSummary,
@@ -44,7 +44,18 @@ from blobsync.base.errors import (
 from blobsync.jobspec.containers import image_text
 from blobsync.jobspec.hold import HOLDER, entering
 from blobsync.jobspec.node_archive import travelling_sources
-from blobsync.jobspec.spec import RUN_ID, JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State, run_name
+from blobsync.jobspec.spec import (
+    RUN_ID,
+    JobRef,
+    JobSpec,
+    LogFile,
+    NodeChange,
+    RunInfo,
+    Secrets,
+    State,
+    TaskInfo,
+    run_name,
+)
 from blobsync.local.names import local_problem
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
@@ -164,16 +175,21 @@ class SlurmBackend:
         found = self._as_seen(found, lambda number: _place(by_number[number]))
         lost = [ref for ref in refs if ref.native_id not in found]
         over = [_place(ref) for ref in refs if ref.native_id in found and found[ref.native_id].state.is_final]
-        codes: dict[str, tuple[int, float] | None] = {}
+        codes: dict[str, RecordedEnd | None] = {}
         if lost or over:
             answers = self._login.exit_codes([_place(ref) for ref in lost], over)
             codes = {ref.run_id: answers[number] for number, ref in enumerate(lost)}
-        return tuple(
+        infos = [
             _with_size(slurm_replies.as_run_info(ref.run_id, found[ref.native_id]))
             if ref.native_id in found
             else _from_exit_code(ref.run_id, codes[ref.run_id])
             for ref in refs
-        )
+        ]
+        # Slurm soon forgets tasks that have ended, while others still wait.
+        arrays = [ref for ref in refs if ref.native_id in found and found[ref.native_id].tasks]
+        ends = self._login.task_codes([_place(ref) for ref in arrays]) if arrays else ()
+        recorded = dict(zip(arrays, ends, strict=True))
+        return tuple(_with_tasks(info, recorded.get(ref, ())) for ref, info in zip(refs, infos, strict=True))
 
     def _as_seen(
         self, found: Mapping[str, slurm_replies.SlurmJob], place_of: Callable[[str], str]
@@ -183,7 +199,7 @@ class SlurmBackend:
         marked = [number for number, job in found.items() if job.word == slurm_replies.PREPARING_WORD]
         answers = self._login.begun([place_of(number) for number in marked]) if marked else []
         running = [number for number, has_begun in zip(marked, answers, strict=True) if has_begun]
-        return {**found, **{number: replace(found[number], word="RUNNING") for number in running}}
+        return {**found, **{number: _running(found[number]) for number in running}}
 
     def _listed(self, found: Mapping[str, slurm_replies.SlurmJob]) -> dict[str, slurm_replies.SlurmJob]:
         """The same for jobs that nothing is known of but what squeue says."""
@@ -208,10 +224,19 @@ class SlurmBackend:
         infos = [slurm_replies.as_run_info(job.name, job) for job in newest]
         yield from [info for info in infos if not states or info.state in states][:limit]
 
+    def cancel_task(self, ref: JobRef, number: int) -> Outcome:
+        return self._cancel(ref, f"{_number(ref)}_{number}")
+
+    def last_lines(self, ref: JobRef) -> Mapping[int, str]:
+        return self._login.last_lines(_place(ref))
+
     def cancel(self, ref: JobRef) -> Outcome:
+        return self._cancel(ref, _number(ref))
+
+    def _cancel(self, ref: JobRef, number: str) -> Outcome:
         try:
             # The name protects a job of another cluster with the same number.
-            done = self._login.run(("scancel", f"--name={run_name(ref.run_id)}", _number(ref)))
+            done = self._login.run(("scancel", f"--name={run_name(ref.run_id)}", number))
             if done.returncode and "Invalid job id" not in done.stderr:
                 error = JobError(f"Slurm could not cancel {ref.native_id}: {slurm_replies.complaint(done.stderr)}")
                 return Unknown(error) if slurm_replies.may_have_submitted(done.stderr) else Refused(error)
@@ -325,6 +350,23 @@ class SlurmBackend:
         return done.stdout.splitlines()
 
 
+def _running(job: slurm_replies.SlurmJob) -> slurm_replies.SlurmJob:
+    """A job, with its tasks, that runs though its comment says that it prepares."""
+    tasks = tuple(_running(task) if task.word == slurm_replies.PREPARING_WORD else task for task in job.tasks)
+    return replace(job, word="RUNNING", tasks=tasks)
+
+
+def _with_tasks(info: RunInfo, recorded: TaskEnds) -> RunInfo:
+    """With the ends that tasks have recorded, and Slurm no longer lists."""
+    listed = {task.number for task in info.tasks}
+    more = [
+        TaskInfo(number, State.FAILED if code else State.COMPLETED, code, ended=at)
+        for number, code, at in recorded
+        if number not in listed
+    ]
+    return replace(info, tasks=(*info.tasks, *more))
+
+
 def _with_size(info: RunInfo) -> RunInfo:
     """A running job has the nodes requested last; when that changed is not recorded."""
     now = NodeChange(time.time(), len(info.nodes), len(info.nodes), seen=True)
@@ -356,11 +398,11 @@ def _of_these(
     return {number: job for number, job in found.items() if job.name in ("", names.get(number))}
 
 
-def _from_exit_code(run_id: str, answer: tuple[int, float] | None) -> RunInfo:
+def _from_exit_code(run_id: str, answer: RecordedEnd | None) -> RunInfo:
     if answer is None:
         return RunInfo(run_id, State.UNKNOWN, reason="Slurm no longer knows it, and it recorded no exit code")
-    code, ended = answer
-    return RunInfo(run_id, State.FAILED if code else State.COMPLETED, exit_code=code, ended=ended)
+    state = State.FAILED if answer.code else State.COMPLETED
+    return _with_tasks(RunInfo(run_id, state, exit_code=answer.code, ended=answer.at), answer.tasks)
 
 
 def _unavailable(program: str, stderr: str) -> BackendUnavailableError:

@@ -11,13 +11,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from blobsync.backends.protocol import ClusterSummary, Holder
-from blobsync.base.errors import shell_code
+from blobsync.base.errors import UsageError, shell_code
 from blobsync.base.formatting import count_text
-from blobsync.jobspec.spec import RunInfo, State, StateChange
+from blobsync.jobspec.spec import RunInfo, State, StateChange, TaskInfo
+from blobsync.jobspec.sweep import read_array
+from blobsync.jobspec.task_states import ORDER
 
 PREPARING_WORD = "PREPARING"
 # https://slurm.schedmd.com/job_state_codes.html. A preempted job that will run again is PENDING in squeue; one that is
@@ -78,7 +81,8 @@ _SINFO_WIDTHS = (64, 32, 96, 96)
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """A job, or a task of an array, in squeue or sacct. ``earlier`` are its runs before a requeue."""
+    """A job, or a task of an array, in squeue or sacct. ``earlier`` are its runs before a requeue, ``tasks`` those of
+    an array: the waiting ones are one together."""
 
     job_id: str
     word: str
@@ -94,6 +98,7 @@ class SlurmJob:
     gpus: int = 0
     node_count: int = 0
     earlier: tuple[SlurmJob, ...] = ()
+    tasks: tuple[SlurmJob, ...] = ()
 
     @property
     def state(self) -> State:
@@ -186,7 +191,16 @@ def as_run_info(run_id: str, job: SlurmJob) -> RunInfo:
         ended=job.ended if state.is_final else None,
         nodes=job.nodes,
         states=tuple(_earlier_states(job)),
+        tasks=tuple(found for task in job.tasks for found in _task_infos(task)),
     )
+
+
+def _task_infos(task: SlurmJob) -> Iterator[TaskInfo]:
+    """One task, ``5_3``, or all that wait, ``5_[4-9%2]``; none of a list that squeue has cut."""
+    listed, info = task.job_id.partition("_")[2], as_run_info("", task)
+    with suppress(UsageError):
+        for number in read_array(listed.strip("[]")).all_numbers:
+            yield TaskInfo(number, info.state, info.exit_code, info.restarts, info.started, info.ended, info.reason)
 
 
 def _earlier_states(job: SlurmJob) -> Iterator[StateChange]:
@@ -297,21 +311,10 @@ def _number(text: str) -> int:
 
 def _together(job_id: str, tasks: Sequence[SlurmJob]) -> SlurmJob:
     """Combine an array's tasks: the state of the least advanced one, or failed if one failed."""
-    order = (
-        State.RUNNING,
-        State.PREPARING,
-        State.QUEUED,
-        State.UNKNOWN,
-        State.FAILED,
-        State.CANCELED,
-        State.CANCELING,
-        State.COMPLETED,
-    )
-    leading = min(tasks, key=lambda job: order.index(job.state))
+    leading = min(tasks, key=lambda job: ORDER.index(job.state))
+    of_array = tuple(task for task in tasks if "_" in task.job_id)
     if len(tasks) == 1:
-        return replace(leading, job_id=job_id)
-    counts = Counter(str(job.state) for job in tasks)
-    reason = ", ".join(f"{number} {word}" for word, number in sorted(counts.items()))
+        return replace(leading, job_id=job_id, tasks=of_array)
     starts = [job.started for job in tasks if job.started]
     ends = [job.ended for job in tasks if job.ended]
     return replace(
@@ -321,7 +324,7 @@ def _together(job_id: str, tasks: Sequence[SlurmJob]) -> SlurmJob:
         started=min(starts, default=None),
         ended=max(ends, default=None),
         nodes=tuple(dict.fromkeys(node for job in tasks for node in job.nodes)),
-        reason=reason,
+        tasks=of_array,
     )
 
 

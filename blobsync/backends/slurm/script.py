@@ -10,6 +10,7 @@ from typing import Any
 from blobsync.backends.slurm.replies import MARK, PREPARING_MARK
 from blobsync.base.errors import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT, ConfigError
 from blobsync.jobspec.spec import FIRST_MASTER_PORT, JOB_CODE, MASTER_PORTS, JobSpec, TaskArray, run_name
+from blobsync.jobspec.sweep import array_text
 from blobsync.jobspec.topology import asks_for_gpus
 
 # The variables of the submitting shell that a job gets: only search paths. The job's own are in its specification,
@@ -191,7 +192,7 @@ def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
 
 def _for_tasks(tasks: TaskArray, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options for an array. Tasks that say how many CPUs they need share nodes, and take no other resource."""
-    array = {"array": f"0-{tasks.count - 1}%{tasks.parallel}"}
+    array = {"array": array_text(tasks)}
     if not tasks.cpus:
         return {**options, **array}
     plain = {name: value for name, value in options.items() if name not in ("gres", "exclusive")}

@@ -74,6 +74,7 @@ _JOB_FIELDS: Mapping[str, Schema] = {
     "hold_seconds": maybe(COUNT),
     "after": described(maybe(TEXT), "the job that has to complete first"),
     "elastic": described(maybe(_ELASTIC), "null: the number of nodes is fixed"),
+    "task_counts": described(maybe(by_name(COUNT)), "how many tasks are in each state; null: it has no tasks"),
     "states": described(_STATES, "its states over time"),
 }
 JOB = record(_JOB_FIELDS)
@@ -92,6 +93,21 @@ _LOG_NAME = described(TEXT, "empty: there is none yet")
 _LOGS = described(list_of(TEXT), "local files of the logs")
 _BEHIND = described(maybe(COUNT), "how long a complete checkpoint has been on a node alone; null: none, or not known")
 _LEFT = described(list_of(TEXT), "of an ended job: files outside of its folders, and checkpoints without a mark")
+_TASK = record(
+    {
+        "index": COUNT,
+        "parameters": by_name(TEXT),
+        "status": _STATUS,
+        "exit_code": maybe(INTEGER),
+        "restarts": COUNT,
+        "reason": TEXT,
+        "started": maybe(MOMENT),
+        "ended": maybe(MOMENT),
+        "elapsed_seconds": maybe(NUMBER),
+        "last_line": described(TEXT, "of its log; empty with --metric"),
+        "metric": described(maybe(NUMBER), "with --metric FILE:FIELD"),
+    }
+)
 _REPORT = record(
     {
         **_JOB_FIELDS,
@@ -101,6 +117,7 @@ _REPORT = record(
         "checkpoint_seconds_behind": _BEHIND,
         "left_behind": _LEFT,
         "preparing": described(maybe(TEXT), "how far a node is before the command starts; null: it is ready"),
+        "tasks": described(list_of(_TASK), "those of a sweep"),
     }
 )
 _LISTED = record({"jobs": list_of(JOB), "experiment": maybe(TEXT), "more": COUNT})
@@ -118,13 +135,16 @@ _ACCEPTED = {
     "ssh": maybe(TEXT),
 }
 _CHOICE = {"choice": described(list_of(record(of_fields(Candidate))), "with -c a,b: the clusters that were asked")}
+_PLANNED = described(
+    list_of(record({"index": COUNT, "parameters": by_name(TEXT), "command": list_of(TEXT)})), "of a sweep"
+)
 _SUBMITTED = (
     record(
         _ACCEPTED,
         _CHOICE
         | {"exit_code": described(maybe(INTEGER), "with --wait: the job's"), "reason": described(TEXT, "with --wait")},
     ),
-    record({"plan": described(TEXT, "what would be submitted"), "job_id": TEXT}, _CHOICE),
+    record({"plan": described(TEXT, "what would be submitted"), "job_id": TEXT}, _CHOICE | {"tasks": _PLANNED}),
 )
 
 _DECISION = record(

@@ -47,6 +47,7 @@ from blobsync.jobspec.describe import (
 )
 from blobsync.jobspec.spec import JobRef, JobSpec
 from blobsync.jobspec.submit_options import SLURM_OPTIONS, SUBMIT_OPTIONS
+from blobsync.jobspec.sweep import array_text
 from blobsync.local.ignore import parse_list
 
 if TYPE_CHECKING:
@@ -431,6 +432,8 @@ def form_of_job(record: JobRecord, known: Cluster | None) -> FilledForm:
     values |= _size(spec)
     options: Mapping[str, object] = spec.options
     values |= {name: str(options[name]) for name in SLURM_OPTIONS if options.get(name)}
+    if spec.tasks and not spec.tasks.names and spec.platform == "slurm":
+        values["array"] = array_text(spec.tasks)
     if known is not None:
         param.pop("env", None)
         values["env"] = _variables(spec, known)
@@ -439,7 +442,11 @@ def form_of_job(record: JobRecord, known: Cluster | None) -> FilledForm:
                 values[each.name] = _take(param, each, known)
         values |= _folders(param)
     values["other"] = param_text(param) if param else ""
-    notes = [f"{name}: its value is not recorded" for name in spec.secret_env if known is None or name not in known.env]
+    swept = spec.tasks.names if spec.tasks else ()
+    notes = [f"the sweep of {', '.join(swept)} is not in the form: blobsync submit --sweep"] if swept else []
+    notes += [
+        f"{name}: its value is not recorded" for name in spec.secret_env if known is None or name not in known.env
+    ]
     if home is None:
         notes.append("an older blobsync recorded this job: what -p changed is not known")
     return FilledForm(JobForm(spec.cluster, {name: text for name, text in values.items() if text}), tuple(notes))

@@ -17,6 +17,8 @@ from contextlib import suppress
 from typing import Any
 
 SILENT_SECONDS = 86_400
+# How much of the end of a log is read for its last line, and how much of that is shown.
+LAST_BYTES, LAST_CHARS = 4096, 300
 
 
 def write(request: dict[str, Any]) -> Any:
@@ -86,6 +88,26 @@ def read(request: dict[str, Any]) -> Any:
         return base64.b64encode(source.read(length)).decode()
 
 
+def last_lines(folder: str) -> dict[int, str]:
+    """The last line of each task's log below a job's folder, by the task's number."""
+    found = {}
+    for name in os.listdir(folder):
+        number = name[len("task_") :] if name.startswith("task_") else ""
+        logs = os.path.join(folder, name, "user_logs")
+        for log in ("std_log.txt", "std_log_process_0.txt"):
+            with suppress(OSError), open(os.path.join(logs, log), "rb") as source:
+                source.seek(max(0, os.fstat(source.fileno()).st_size - LAST_BYTES))
+                lines = source.read(LAST_BYTES).decode("utf-8", "replace").split("\n")
+                if number.isdigit() and (written := [line for line in lines if line.strip()]):
+                    found[int(number)] = written[-1].rpartition("\r")[2][-LAST_CHARS:]
+    return found
+
+
+def tails(request: dict[str, Any]) -> Any:
+    """The last line of each task's log, as pairs of number and line."""
+    return sorted(last_lines(request["folder"]).items())
+
+
 def codes(request: dict[str, Any]) -> Any:
     """The recorded exit code and time of each job (null: none); removes the files that only running jobs need.
 
@@ -115,16 +137,28 @@ def _is_silent(folder: str) -> bool:
     return bool(logs) and time.time() - max(map(os.path.getmtime, logs)) > SILENT_SECONDS
 
 
-def _code(folder: str) -> list[float] | None:
-    """The exit code and time; of an array, the worst code and the last time."""
+def task_codes(request: dict[str, Any]) -> Any:
+    """The number, exit code and time of each task that recorded them, for each job."""
+    return [[[int(task), *end] for task, end in _ends(folder) if task.isdigit()] for folder in request["folders"]]
+
+
+def _code(folder: str) -> list[Any] | None:
+    """The exit code and time; of an array, the worst code and the last time, and those of each task."""
+    found = _ends(folder)
+    tasks = [[int(task), *end] for task, end in found if task.isdigit()]
+    ends = [end for _, end in found]
+    return [max(code for code, _ in ends), max(when for _, when in ends), *tasks] if ends else None
+
+
+def _ends(folder: str) -> list[tuple[str, list[float]]]:
+    """What a job, and each task of it, recorded at its end, by the number of the task (of the job: none)."""
     found = []
-    for path in [
-        os.path.join(folder, "exit_code"),
-        *glob.glob(os.path.join(glob.escape(folder), "task_*", "exit_code")),
-    ]:
+    base = glob.escape(folder)
+    for path in [os.path.join(folder, "exit_code"), *glob.glob(os.path.join(base, "task_*", "exit_code"))]:
+        task = os.path.basename(os.path.dirname(path)).rpartition("task_")[2] if "/task_" in path else ""
         with suppress(OSError, ValueError), open(path, encoding="ascii") as source:
-            found.append([int(source.read()), os.path.getmtime(path)])
-    return [max(code for code, _ in found), max(when for _, when in found)] if found else None
+            found.append((task, [int(source.read()), os.path.getmtime(path)]))
+    return found
 
 
 VERBS = {
@@ -134,6 +168,8 @@ VERBS = {
     "logs": list_logs,
     "read": read,
     "codes": codes,
+    "task_codes": task_codes,
+    "tails": tails,
     "begun": begun,
 }
 

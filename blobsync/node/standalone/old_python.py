@@ -105,6 +105,8 @@ class Job:
 
     def prepare(self, asked: str) -> None:
         """Prepare the node, once."""
+        if (self._spec.get("tasks") or {}).get("names"):
+            raise ValueError("a sweep needs Python 3.10 or newer on the node")
         if self._spec.get("image") and "container" in self._spec["options"]:
             raise ValueError(
                 f"docker.image {self._spec['image']} needs Python 3.10 or newer on the node, outside of it"
