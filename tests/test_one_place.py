@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -18,8 +18,10 @@ ALONE = (
 )
 
 
-def _texts() -> Iterator[tuple[str, str]]:
+@cache
+def _texts() -> list[tuple[str, str]]:
     """Every text of the code that is no docstring, with its module; of an f-string each fixed part."""
+    found = []
     for module in modules():
         if module.name in ALONE:
             continue
@@ -32,10 +34,8 @@ def _texts() -> Iterator[tuple[str, str]]:
         }
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
-                yield module.name, node.value
-
-
-TEXTS = list(_texts())
+                found.append((module.name, node.value))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ TEXTS = list(_texts())
     ],
 )
 def test_the_rule_is_written_in_one_place(rule: str, pattern: str, homes: set[str]) -> None:
-    found = {name for name, text in TEXTS if re.search(pattern, text)}
+    found = {name for name, text in _texts() if re.search(pattern, text)}
     assert found == homes, rule
 
 

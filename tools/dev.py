@@ -111,9 +111,9 @@ def demo(rest: Sequence[str]) -> int:
 def test(rest: Sequence[str]) -> int:
     if rest:
         return run([PYTHON, "-m", "pytest", *rest])
-    # Many tests wait, for Slurm, a server or a terminal: one more worker than cores keeps these busy. In the order of
+    # Many tests wait, for Slurm, a server or a terminal: two more workers than cores keep these busy. In the order of
     # the folders the short files of tests/unit come last; by the number of tests in a file, minutes of one would.
-    workers = min((os.cpu_count() or 1) + 1, 4)
+    workers = min((os.cpu_count() or 1) + 2, 4)
     words: list[str | Path] = [
         PYTHON,
         "-m",
@@ -124,9 +124,13 @@ def test(rest: Sequence[str]) -> int:
         "loadfile",
         "--no-loadscope-reorder",
     ]
-    say(f"running the tests in {workers} processes, and the linters beside them; each starts servers of its own first")
     with ThreadPoolExecutor(1) as beside, tempfile.TemporaryFile("w+") as said:
         linted = beside.submit(lint, said)
+        if not any((ROOT / "tests" / "unit").glob("__pycache__/*-pytest-*")):
+            say("compiling the tests, which each of their processes would do otherwise; the linters run beside it")
+            with open(os.devnull, "w") as nowhere:
+                run([PYTHON, "-m", "pytest", "--collect-only", "-qq", "-p", "no:xdist"], nowhere)
+        say(f"running the tests in {workers} processes, and the linters beside them; each starts its own servers first")
         tested = run(words)
         checked = linted.result()
         if checked:

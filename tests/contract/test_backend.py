@@ -23,7 +23,7 @@ from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, St
 from tests.fakes.backend import FakeBackend
 from tests.fakes.blob_service import SAS, BlobService, serve
 from tests.fakes.jobs import Node, make_spec
-from tests.servers.aml_stub import AmlStub, Fault, Login, refusal
+from tests.servers.aml_stub import SOON, AmlStub, Fault, Login, refusal
 from tests.servers.aml_stub import serve as serve_aml
 from tests.servers.kube.cluster import RealCluster
 from tests.servers.kube_fixture import kube_cluster
@@ -158,9 +158,6 @@ def fake_loss(fake: FakeBackend) -> Callable[[bool], None]:
     return lambda losing: setattr(fake, "lost", losing)
 
 
-_SOON = {"Retry-After": "0"}
-
-
 def aml_refuses(stub: AmlStub) -> None:
     stub.faults = [Fault("PUT .*/jobs/", 400, refusal("UserError", "no"), times=99)]
 
@@ -169,9 +166,9 @@ def aml_loss(stub: AmlStub) -> Callable[[bool], None]:
     gone = refusal("GatewayTimeout", "The gateway did not get an answer in time.")
 
     def lose(losing: bool) -> None:
-        put = Fault("PUT .*/jobs/", 504, gone, _SOON, times=99, after=True)
-        cancel = Fault("POST .*/cancel", 504, gone, _SOON, times=99)
-        stub.faults = [put, cancel, Fault("GET .*/jobs/", 504, gone, _SOON, times=99)] if losing else []
+        put = Fault("PUT .*/jobs/", 504, gone, SOON, times=99, after=True)
+        cancel = Fault("POST .*/cancel", 504, gone, SOON, times=99)
+        stub.faults = [put, cancel, Fault("GET .*/jobs/", 504, gone, SOON, times=99)] if losing else []
 
     return lose
 
@@ -213,23 +210,39 @@ def test_a_plan_is_pure_and_shows_what_would_be_handed_over(place: Place) -> Non
     assert sorted(place.folder.rglob("*")) == before
 
 
-def test_a_job_runs_to_its_end(place: Place) -> None:
-    ref = place.submit("echo", "hello there")
-    info = place.until(ref, State.COMPLETED)
+def test_jobs_run_to_their_ends_once_each_and_are_listed(place: Place) -> None:
+    spec, unknown = place.spec("echo", "hello there"), place.spec("echo")
+    assert place.backend.locate(unknown) is None
+    place.backend.forget(unknown)
+    place.backend.forget(unknown)
+    first = place.hand_over(spec)
+    assert place.hand_over(spec) == first, "one job, however often it is handed over"
+    failing = ("exit", "7") if place.backend.name == "fake" else ("sh", "-c", "exit 7")
+    second = place.submit(*failing)
+    lost = JobRef("me_0_00000000", "99999999", str(place.folder / "me_0_00000000"))
+    assert isinstance(place.backend.cancel(lost), Refused)
+
+    info = place.until(first, State.COMPLETED)
     assert info.exit_code == 0
     assert info.started and info.ended and info.started <= info.ended + 1
-    log = place.log(ref)
+    log = place.log(first)
     assert place.backend.read_log(log, 0, None) == b"hello there\n"
     assert place.backend.read_log(log, 6, 11) == b"there"
     assert place.backend.read_log(log, 12, None) == b""
     # Run history does not report the size of a log.
     assert log.size == (None if place.backend.name == "aml" else 12)
+    assert place.until(second, State.FAILED).exit_code == 7
 
-
-def test_a_failing_job_keeps_its_exit_code(place: Place) -> None:
-    ref = place.submit("exit", "7") if place.backend.name == "fake" else place.submit("sh", "-c", "exit 7")
-    info = place.until(ref, State.FAILED)
-    assert info.exit_code == 7
+    infos = place.backend.get([second, lost, first])
+    assert [info.run_id for info in infos] == [second.run_id, lost.run_id, first.run_id]
+    assert infos[1].state is State.UNKNOWN
+    assert place.backend.get([]) == ()
+    assert [info.run_id for info in place.backend.list()][:2] == [second.run_id, first.run_id]
+    assert first.run_id not in [info.run_id for info in place.backend.list(states=(State.FAILED,))]
+    assert list(place.backend.list(limit=0)) == []
+    assert place.backend.locate(unknown) is None
+    place.backend.cancel(first)
+    assert place.backend.get([first])[0].state is State.COMPLETED, "stopping what has ended changes nothing"
 
 
 def test_a_setup_that_fails_is_told_from_the_programs_failure(place: Place) -> None:
@@ -237,50 +250,20 @@ def test_a_setup_that_fails_is_told_from_the_programs_failure(place: Place) -> N
     assert info.exit_code == 72
 
 
-def test_cancelling_is_safe_to_repeat(place: Place) -> None:
+def test_cancelling_is_safe_to_repeat_also_where_the_answer_gets_lost(place: Place) -> None:
     ref = place.submit("sleep", "300")
     place.until(ref, State.RUNNING)
     if "blame" in place.backend.capabilities:
         assert all(holder.user for holder in place.backend.blame())
-    place.backend.cancel(ref)
+    if place.lose_answers is not None:
+        place.lose_answers(True)
+        assert isinstance(place.backend.cancel(ref), Unknown)
+        place.lose_answers(False)
+    assert place.backend.cancel(ref) == Accepted(ref)
     place.backend.cancel(ref)
     place.until(ref, State.CANCELED)
     place.backend.cancel(ref)
     assert place.backend.get([ref])[0].state is State.CANCELED
-
-
-def test_cancelling_an_ended_job_changes_nothing(place: Place) -> None:
-    ref = place.submit("echo", "done")
-    place.until(ref, State.COMPLETED)
-    place.backend.cancel(ref)
-    assert place.backend.get([ref])[0].state is State.COMPLETED
-
-
-def test_states_come_in_the_order_of_the_question_and_forgotten_jobs_are_unknown(place: Place) -> None:
-    first, second = place.submit("echo", "1"), place.submit("echo", "2")
-    lost = JobRef("me_0_00000000", "99999999", str(place.folder / "me_0_00000000"))
-    for ref in (first, second):
-        place.until(ref)
-    infos = place.backend.get([second, lost, first])
-    assert [info.run_id for info in infos] == [second.run_id, lost.run_id, first.run_id]
-    assert infos[1].state is State.UNKNOWN
-    assert place.backend.get([]) == ()
-
-
-def test_it_lists_what_it_runs(place: Place) -> None:
-    ref = place.submit("echo", "1")
-    place.until(ref)
-    assert [info.run_id for info in place.backend.list()][:1] == [ref.run_id]
-    assert ref.run_id not in [info.run_id for info in place.backend.list(states=(State.FAILED,))]
-    assert list(place.backend.list(limit=0)) == []
-
-
-def test_submitting_the_same_run_twice_makes_one_job(place: Place) -> None:
-    spec = place.spec("echo", "once")
-    ref = place.hand_over(spec)
-    assert place.hand_over(spec) == ref
-    place.until(ref)
-    assert place.texts(ref)["user_logs/std_log.txt"] == "once\n"
 
 
 def test_a_refused_submission_says_why_and_leaves_no_secret(place: Place) -> None:
@@ -304,33 +287,6 @@ def test_a_job_whose_acceptance_got_lost_is_found_again(place: Place) -> None:
     assert ref is not None and ref.run_id == spec.run_id
     place.until(ref, State.COMPLETED)
     assert place.texts(ref)["user_logs/std_log.txt"] == "kept\n"
-
-
-def test_a_stop_whose_answer_got_lost_is_unknown(place: Place) -> None:
-    if place.lose_answers is None:
-        pytest.skip("there is no way on which an answer could get lost")
-    ref = place.submit("sleep", "300")
-    place.until(ref, State.RUNNING)
-    place.lose_answers(True)
-    assert isinstance(place.backend.cancel(ref), Unknown)
-    place.lose_answers(False)
-    assert place.backend.cancel(ref) == Accepted(ref)
-    place.until(ref, State.CANCELED)
-
-
-def test_what_was_never_submitted_is_not_found_and_can_be_forgotten(place: Place) -> None:
-    spec = place.spec("echo")
-    assert place.backend.locate(spec) is None
-    place.backend.forget(spec)
-    place.backend.forget(spec)
-    ref = place.submit("echo", "1")
-    place.until(ref)
-    assert place.backend.locate(spec) is None
-
-
-def test_a_job_that_it_does_not_know_is_not_said_to_be_stopped(place: Place) -> None:
-    lost = JobRef("me_0_00000000", "99999999", str(place.folder / "me_0_00000000"))
-    assert isinstance(place.backend.cancel(lost), Refused)
 
 
 def test_it_says_what_it_can_and_what_is_free(place: Place) -> None:

@@ -18,7 +18,8 @@ from tests.servers.kube.cluster import IMAGE, RealCluster, kubectl_path, stand_i
 from tests.servers.kube_fixture import kube_cluster as kube_cluster
 from tests.servers.recording_server import RecordingServer
 
-pytestmark = pytest.mark.kubernetes
+# Of the stand-in alone, which the transcripts of a real server hold to account each time.
+pytestmark = [pytest.mark.kubernetes, pytest.mark.soak]
 _CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 _FINISHED = ("Complete", "Failed")
 

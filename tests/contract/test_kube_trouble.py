@@ -16,7 +16,8 @@ import pytest
 from tests.contract.test_kube_cluster import conditions, ended, job
 from tests.servers.kube.cluster import NODES, KubeCluster, missing_for_kubernetes
 
-pytestmark = pytest.mark.kubernetes
+# Of the stand-in alone, which the transcripts of a real server hold to account each time.
+pytestmark = [pytest.mark.kubernetes, pytest.mark.soak]
 SCALE = 0.1
 ELASTIC: dict[str, Any] = {
     "backoffLimit": None,

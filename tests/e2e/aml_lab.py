@@ -92,7 +92,8 @@ def stub(tmp_path: Path) -> Iterator[AmlStub]:
 
 
 @pytest.fixture
-def lab(project: Project, container: Container, stub: AmlStub, tmp_path: Path) -> Iterator[Lab]:
+def lab(with_node_archive: Project, container: Container, stub: AmlStub, tmp_path: Path) -> Iterator[Lab]:
+    project = with_node_archive
     lab = Lab(project, container, stub)
     account = {
         "account_name": container.account,

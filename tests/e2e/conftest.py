@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
+from blobsync.jobspec.node_archive import node_archive
 from tests.conftest import Azurite
 from tests.e2e.tally import Tally
 from tests.e2e.web_server import chromium
@@ -57,6 +59,21 @@ def project(tmp_path: Path) -> Project:
 def with_azcopy(project: Project, azcopy_path: Path) -> Project:
     """The project with azcopy."""
     project.environ["BLOBSYNC_AZCOPY"] = str(azcopy_path)
+    return project
+
+
+@pytest.fixture(scope="session")
+def home_with_node_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user who has submitted a job to a cluster before."""
+    home = tmp_path_factory.mktemp("submitted")
+    node_archive({"HOME": str(home)})
+    return home
+
+
+@pytest.fixture
+def with_node_archive(project: Project, home_with_node_archive: Path) -> Project:
+    """The project of such a user: making the archive takes longer than a small job."""
+    shutil.copytree(home_with_node_archive, project.environ["HOME"], dirs_exist_ok=True)
     return project
 
 

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,6 +21,7 @@ from blobsync.jobspec.spec import CodeRef, FolderLink, JobSpec
 from tests.e2e.world import Container, sha256, wait_until
 from tests.fakes.jobs import zip_of
 from tests.fakes.lineages import content, sent
+from tests.servers.forked import start_module
 
 TRAINERS = Path(__file__).with_name("trainers")
 
@@ -87,14 +87,15 @@ class Training:
         (place / "run").mkdir(parents=True)
         (place / "run/job.json").write_text(self.spec.to_json())
         (place / "run/secrets.json").write_text(json.dumps({"sas": {self.url: self.sas}, "env": sent(self.spec)}))
-        command = [
-            *(sys.executable, "-m", "blobsync.node", "node", "--job", str(place / "run/job.json")),
+        words = (
+            *("node", "--job", str(place / "run/job.json")),
             *("--secrets", str(place / "run/secrets.json"), "--run-dir", str(place / "run")),
             *("--root", str(place / "root"), "--keep-root", "always", "--sync-seconds", "0.3"),
-        ]
-        env = {**os.environ, "BLOBSYNC_ATTEMPT": str(self.starts), "LEDGER": str(self.ledger)}
-        with (place / "out.txt").open("wb") as out:
-            process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+        )
+        environ = {**os.environ, "BLOBSYNC_ATTEMPT": str(self.starts), "LEDGER": str(self.ledger)}
+        with (place / "out.txt").open("wb") as file:
+            out = file.fileno()
+            process = start_module("blobsync.node", words, folder=place, environ=environ, stdout=out, stderr=out)
         self.starts += 1
         return Node(place, process)
 
@@ -179,7 +180,7 @@ class Node:
     """One start: its files, and the process of blobsync."""
 
     place: Path
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[str]
 
     def log(self) -> str:
         files = (self.place / "out.txt", *self.place.glob("run/*_logs/*"))

@@ -167,6 +167,7 @@ def lab(project: Project, container: Container, request: pytest.FixtureRequest) 
     container.put("chainer/train.py", TRAIN.encode())
     project.environ.update(root)
     if request.node.get_closest_marker("slurm"):
+        request.getfixturevalue("with_node_archive")
         project.environ.update(request.getfixturevalue("slurm_cluster").environ)
     lab.run("-c", "here", "init")
     return lab

@@ -21,6 +21,7 @@ from tests.e2e.world import (
     Container,
     Done,
     Project,
+    RandomFiles,
     as_ordinary_user,
     check_exact_or_honest,
     hashes,
@@ -89,7 +90,7 @@ def test_a_full_disk_is_named_and_what_fits_is_there(
     tally.runs(exact=1, honest=1)
 
 
-_HALF_MB = {f"d{number % 7}/f{number:03}.bin": random.Random(number).randbytes(_MIB // 2) for number in range(60)}
+_HALF_MB = RandomFiles(6, {f"d{number % 7}/f{number:03}.bin": _MIB // 2 for number in range(60)})
 
 
 @pytest.mark.parametrize(
@@ -214,8 +215,8 @@ def test_the_first_file_without_room_ends_the_fetching(
 
 # Requests that may follow when the disk is full: those that the engines have under way, and some more.
 _UNDER_WAY = 150
-_MANY = {f"d{number % 9}/{number:04}": random.Random(number).randbytes(24_000) for number in range(900)}
-_MANY.update({f"large{number}": random.Random(-number).randbytes(4 * _MIB) for number in (1, 2)})
+_SIZES = {f"d{number % 9}/{number:04}": 24_000 for number in range(900)}
+_MANY = RandomFiles(8, {**_SIZES, "large1": 4 * _MIB, "large2": 4 * _MIB})
 
 
 @pytest.fixture

@@ -188,28 +188,24 @@ def lab(project: Project, container: Container, request: pytest.FixtureRequest) 
     lab.configure("here", "local", local={"slots": 4, "gpus": 0})
     lab.configure("uni", "slurm", gpu_per_node=0, nodes=2)
     if request.node.get_closest_marker("slurm"):
+        request.getfixturevalue("with_node_archive")
         project.environ.update(request.getfixturevalue("slurm_cluster").environ)
     lab.run("-c", "here", "init")
     return lab
 
 
 @pytest.mark.slurm
-def test_a_program_that_fails_on_one_node_of_slurm_ends_the_job_with_its_code(
-    lab: Lab, request: pytest.FixtureRequest
-) -> None:
-    lab.project.environ.update(request.getfixturevalue("slurm_cluster").environ)
+def test_a_program_that_fails_on_one_node_of_slurm_ends_the_job_with_its_code(lab: Lab) -> None:
     job = lab.until(lab.submit("uni", '[ "$RANK" = 1 ] && exit 7; sleep 300'))
     assert (job["status"], job["exit_code"]) == ("Failed", 7)
 
 
 def test_below_the_id_of_a_job_stands_what_comes_next(lab: Lab) -> None:
-    lab.run("-c", "here", "init")
     *_, id, following = see(lab.project, "-c", "here", "submit", "true").answer()
     assert following == f"blobsync: next: blobsync logs {id.rpartition('_')[2]} -F"
 
 
 def test_the_variable_names_the_project_of_a_command_that_runs_elsewhere(lab: Lab, tmp_path: Path) -> None:
-    lab.run("-c", "here", "init")
     job_id = lab.submit("here", "true")
     lab.until(job_id)
     file = lab.project.root / "aux_data/aml/here.yaml"
@@ -225,7 +221,6 @@ def test_the_variable_names_the_project_of_a_command_that_runs_elsewhere(lab: La
 
 
 def test_a_list_of_jobs_fits_a_narrow_terminal(lab: Lab) -> None:
-    lab.run("-c", "here", "init")
     command = ("python3", "-c", f"print({'1 + ' * 30}1)")
     job_id = lab.ask("-c", "here", "submit", "--name", "a-name-that-is-long", *command)["job_id"]
     lab.until(job_id)

@@ -176,8 +176,12 @@ def test_odd_entries_are_named_and_do_not_stop_it(kept: Project, container: Cont
     (kept.data / "locked").write_bytes(b"x")
     (kept.data / "locked").chmod(0)
     kept.before = as_ordinary_user()
-    done = kept.run("keep", "data", *_QUICKLY, "--until-idle", seconds=300)
-    assert done.code == 3, str(done)
+    process = started(kept)
+    # What fails is tried again, with longer and longer pauses.
+    assert wait_until(lambda: [(each["uploaded"], each["waiting"]) for each in _records(kept)] == [(2, 3)])
+    process.send_signal(signal.SIGINT)
+    done = kept.finish(process)
+    assert done.code == 130, str(done)
     assert "data/pipe: left out, neither a file nor a folder" in done.err
     assert done.out.count("data/bad\\x01name") == 1 and "no blob can have" not in done.err
     assert done.out.count("data/back\\slash") == 1 and "a backslash, which the service takes for '/'" in done.out
@@ -264,10 +268,10 @@ def test_it_goes_on_after_an_outage_and_says_since_when(kept: Project, container
         assert state["waiting"] == 1 and state["problem_since"]
         failed = len(kept.json("history").data["transfers"])
         asked = proxy.stats().requests
-        time.sleep(5)
+        time.sleep(2)
         # One request asks whether anybody answers; nothing is begun, and nothing spins.
         assert len(kept.json("history").data["transfers"]) == failed
-        assert proxy.stats().requests - asked < 60
+        assert proxy.stats().requests - asked < 30
         proxy.inject()
         arrives(container, lambda: hashes({"a": b"written in the dark"}), seconds=120)
         assert wait_until(lambda: not waits(), seconds=_PATIENCE)
@@ -483,7 +487,7 @@ class Looker:
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize(("edits", "kills"), [(60, 2), pytest.param(1000, 10, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("edits", "kills"), [(24, 1), pytest.param(1000, 10, marks=pytest.mark.soak)])
 @pytest.mark.timeout(1500)
 def test_random_edits_and_kills_end_exact(kept: Project, container: Container, edits: int, kills: int) -> None:
     chance, editor = random.Random(_SEED), Editor(kept.data, _SEED)
@@ -493,7 +497,7 @@ def test_random_edits_and_kills_end_exact(kept: Project, container: Container, e
         for number in range(edits):
             editor.edit()
             # Few edits come slowly, so that some of them are uploaded before the next one.
-            time.sleep(chance.uniform(0, 0.15 if edits > 100 else 0.5))
+            time.sleep(chance.uniform(0, 0.15 if edits > 100 else 0.4))
             if number in at:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()

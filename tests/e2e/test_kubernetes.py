@@ -95,7 +95,8 @@ class KubeLab(Lab):
 
 
 @pytest.fixture
-def lab(project: Project, container: Container, kube_cluster: RealCluster) -> KubeLab:
+def lab(with_node_archive: Project, container: Container, kube_cluster: RealCluster) -> KubeLab:
+    project = with_node_archive
     lab = KubeLab(project, container)
     lab.namespace = kube_cluster.new_namespace()
     code = {"show.py": SHOW.encode(), "resuming.py": RESUMING.encode(), "talking.py": TALKING.encode()}

@@ -61,7 +61,9 @@ def test_stat_status_and_plan_know_a_bucket(project: Project, moto: S3Server, bu
     no_secret_in(project, planned, listed, before, after)
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["-f laion d", "d -f laion"])
+@pytest.mark.parametrize(
+    "before", [pytest.param(True, id="-f laion d", marks=pytest.mark.soak), pytest.param(False, id="d -f laion")]
+)
 def test_a_folder_entry_that_only_the_bucket_has_is_brought_here(
     before: bool, project: Project, moto: S3Server, bucket: str, container: Container
 ) -> None:
@@ -109,8 +111,8 @@ def test_a_bucket_is_copied(
 ) -> None:
     files = dict(random_files(2, 50, [5 * MIB]))
     fill(moto, bucket, files)
-    body = random_files(3, 0, [70 * MIB])["large0.bin"]
-    moto.put_parts(bucket, "far/data/parts.bin", [body[: 40 * MIB], body[40 * MIB :]])
+    body = random_files(3, 0, [12 * MIB])["large0.bin"]
+    moto.put_parts(bucket, "far/data/parts.bin", [body[: 7 * MIB], body[7 * MIB :]])
     moto.put(bucket, "far/data/crc64.bin", body[:1000], ChecksumAlgorithm="CRC64NVME")
     files |= {"parts.bin": body, "crc64.bin": body[:1000]}
     configure(project, moto, bucket)
@@ -293,15 +295,15 @@ def test_what_cannot_be_copied_is_named_before_anything_moves(
 def test_a_mirror_whose_listing_breaks_off_deletes_nothing(
     project: Project, moto: S3Server, bucket: str, container: Container
 ) -> None:
-    fill(moto, bucket, {f"f{number:04}": b"" for number in range(1100)})
+    fill(moto, bucket, {f"f{number:04}": b"" for number in range(20)})
     for number in range(5):
         container.put(f"near/data/extra{number}", b"extra")
     with fault_proxy(moto.url) as faulty:
         configure(project, S3Server(faulty.url), bucket)
         project.configure(container, cluster="eu", path="near/data")
         for fault in (
-            Fault("status", rate=1.0, pattern="continuation-token", status=403),
-            Fault("truncate_lying", rate=1.0, pattern="continuation-token"),
+            Fault("status", rate=1.0, pattern="list-type", status=403),
+            Fault("truncate_lying", rate=1.0, pattern="list-type"),
         ):
             faulty.inject(fault)
             done = project.json(*COPY, "--mirror", "-y", "--max-delete", "100%")
@@ -396,14 +398,14 @@ def test_a_bucket_whose_reader_pays_goes_through_this_machine(
 def test_a_kill_and_a_second_run(
     project: Project, moto: S3Server, bucket: str, service: str, container: Container
 ) -> None:
-    files = dict(random_files(11, 200))
+    files = dict(random_files(11, 60))
     fill(moto, bucket, files)
     with fault_proxy(moto.url) as slow, copy_source_proxy(service, outside=[slow.url]) as copying:
         slow.inject(Fault("drip", rate=0.5, operations=("get blob",), pattern="far/data/", seconds=0.3))
         configure(project, S3Server(slow.url), bucket)
         project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
         process = project.start(*COPY, "--json")
-        assert wait_until(lambda: len(container.names("near/data/")) > 20, seconds=120)
+        assert wait_until(lambda: len(container.names("near/data/")) > 10, seconds=120)
         kill_tree(process.pid)
         process.communicate()
         there = container.contents("near/data/")
@@ -417,10 +419,10 @@ def test_a_kill_and_a_second_run(
 def test_a_kill_in_the_middle_of_a_large_object_costs_no_block_that_arrived(
     project: Project, moto: S3Server, bucket: str, service: str, container: Container
 ) -> None:
-    body = random_files(15, 0, [200 * MIB])["large0.bin"]
-    moto.put_parts(bucket, "far/data/parts.bin", [body[: 100 * MIB], body[100 * MIB :]])
+    body = random_files(15, 0, [130 * MIB])["large0.bin"]
+    moto.put_parts(bucket, "far/data/parts.bin", [body[: 65 * MIB], body[65 * MIB :]])
     with fault_proxy(moto.url) as faulty, copy_source_proxy(service, outside=[faulty.url]) as copying:
-        # Two of the four blocks arrive.
+        # Two of the three blocks arrive.
         faulty.inject(Fault("stall", at=(3, 4, 5, 6), operations=("get blob",), pattern="parts.bin", seconds=60))
         configure(project, S3Server(faulty.url), bucket)
         project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
@@ -439,7 +441,7 @@ def test_a_kill_in_the_middle_of_a_large_object_costs_no_block_that_arrived(
         done = project.json(*COPY)
         assert done.code == 0 and container.contents("near/data/") == hashes({"parts.bin": body}), done
         there = copying.stats().fetched
-        assert 0 < there <= 128 * MIB and done.data["bytes_reused"] == len(body) - there, done
+        assert 0 < there <= 64 * MIB and done.data["bytes_reused"] == len(body) - there, done
         assert not [*(project.root / ".blobsync").glob("*/fetches/*")]
 
 

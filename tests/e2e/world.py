@@ -15,14 +15,17 @@ import signal
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import quote
 
 import pytest
+import urllib3
 import yaml
 from azure.storage.blob import (
     AccountSasPermissions,
@@ -124,9 +127,29 @@ class Container:
 
     def put(self, name: str, data: bytes, *, md5: bool = True, **options: Any) -> None:
         """Upload without blobsync."""
-        content = ContentSettings(content_md5=bytearray(hashlib.md5(data).digest())) if md5 else ContentSettings()
-        options.setdefault("content_settings", content)
-        self.client.upload_blob(name, data, overwrite=True, **options)
+        digest = hashlib.md5(data).digest() if md5 else b""
+        if options:
+            content = ContentSettings(content_md5=bytearray(digest)) if md5 else ContentSettings()
+            options.setdefault("content_settings", content)
+            self.client.upload_blob(name, data, overwrite=True, **options)
+            return
+        kept = {"x-ms-blob-content-md5": b64encode(digest).decode()} if md5 else {}
+        self._ask("PUT", name, 201, data, {"x-ms-blob-type": "BlockBlob", **kept})
+
+    def _ask(self, method: str, name: str, status: int, body: bytes = b"", headers: Mapping[str, str] = {}) -> bytes:
+        """Without the SDK, which takes three times as long, where there are many blobs and nothing special."""
+        url = f"{self.service}/{self.account}/{self.name}/{quote(name)}?{self._sas}"
+        answer = self._pool.request(method, url, body=body, headers={"x-ms-version": "2021-12-02", **headers})
+        assert answer.status == status, f"{method} {name}: {answer.status} {answer.data!r}"
+        return answer.data
+
+    @cached_property
+    def _sas(self) -> str:
+        return self.sas("rwd")
+
+    @cached_property
+    def _pool(self) -> urllib3.PoolManager:
+        return urllib3.PoolManager(maxsize=8, retries=urllib3.Retry(5, backoff_factor=0.2, allowed_methods=None))
 
     def blob(self, name: str) -> BlobClient:
         return self.client.get_blob_client(name)
@@ -141,7 +164,7 @@ class Container:
 
     def contents(self, prefix: str = "") -> dict[str, str]:
         """Name below ``prefix`` -> SHA-256 of the blob's content."""
-        return {name[len(prefix) :]: sha256(self.get(name)) for name in self.names(prefix)}
+        return {name[len(prefix) :]: sha256(self._ask("GET", name, 200)) for name in self.names(prefix)}
 
     def sas(self, rights: str = "rwdl", *, hours: float = 2.0) -> str:
         """A service SAS for this container."""

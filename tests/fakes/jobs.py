@@ -17,7 +17,7 @@ from typing import Any
 from blobsync.jobspec.spec import CodeRef, FolderLink, JobSpec, LogMirror
 from tests.fakes.blob_service import SAS, BlobService
 from tests.fakes.lineages import sent
-from tests.servers.forked import Forked, can_fork
+from tests.servers.forked import start_module
 
 CODE = "code/project.zip"
 # Of a run that hangs (seconds): on a busy machine each of its processes may take many to start.
@@ -78,9 +78,12 @@ class Node:
 
     def command(self, verb: str, spec: JobSpec, *more: str, secret_env: Mapping[str, str] | None = None) -> list[str]:
         self.run.mkdir(parents=True, exist_ok=True)
-        (self.run / "job.json").write_text(spec.to_json())
+        # At once: another process of the node may be reading it.
+        (self.run / "new.json").write_text(spec.to_json())
+        (self.run / "new.json").replace(self.run / "job.json")
         secrets = {"sas": {self.service.url: self.sas}, "env": {**sent(spec), **(secret_env or {})}}
-        (self.run / "secrets.json").write_text(json.dumps(secrets))
+        (self.run / "new.json").write_text(json.dumps(secrets))
+        (self.run / "new.json").replace(self.run / "secrets.json")
         return [
             *(self.python, *self.program, verb, "--job", str(self.run / "job.json")),
             *("--secrets", str(self.run / "secrets.json"), "--run-dir", str(self.run), "--root", str(self.root), *more),
@@ -89,17 +92,25 @@ class Node:
     def environ(self) -> dict[str, str]:
         return {**os.environ, **self.env}
 
-    def do(self, verb: str, spec: JobSpec, *more: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    def start(
+        self, verb: str, spec: JobSpec, *more: str, stdout: int = 1, stderr: int = 2, **settings: Any
+    ) -> subprocess.Popen[str]:
+        """Start it, with this process's own output unless others are given; the caller waits for it."""
         command, environ = self.command(verb, spec, *more, **settings), self.environ()
-        if self.python == sys.executable and self.program == _MODULE and can_fork(environ):
-            with Forked([self.python, *command[3:]], folder=Path.cwd(), environ=environ, module=_MODULE[1]) as process:
-                try:
-                    out, err = process.communicate(timeout=_PATIENCE)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    raise
-            return subprocess.CompletedProcess(command, process.wait(), out, err)
-        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_PATIENCE)
+        if self.python == sys.executable and self.program == _MODULE:
+            words = command[1 + len(_MODULE) :]
+            return start_module(_MODULE[1], words, folder=Path.cwd(), environ=environ, stdout=stdout, stderr=stderr)
+        return subprocess.Popen(command, env=environ, stdout=stdout, stderr=stderr, text=True)
+
+    def do(self, verb: str, spec: JobSpec, *more: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+        pipe = subprocess.PIPE
+        with self.start(verb, spec, *more, stdout=pipe, stderr=pipe, **settings) as process:
+            try:
+                out, err = process.communicate(timeout=_PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(process.args, process.wait(), out, err)
 
     def log(self, rank: int | None = None) -> str:
         name = "std_log.txt" if rank is None else f"std_log_process_{rank}.txt"

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+from tests.servers.forked import start_module
 from tests.servers.wire import MAX_HEAD_BYTES
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -40,14 +41,9 @@ class ServerProcess:
     """A started server; a context manager that stops it."""
 
     def __init__(self, module: str, arguments: Sequence[str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", f"tests.servers.{module}", *arguments],
-            cwd=_ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(_ROOT)},
-            # Ctrl-C in the terminal must reach only the test run, which then stops its servers.
-            start_new_session=True,
+        # In a session of its own: Ctrl-C in the terminal must reach only the test run, which then stops its servers.
+        self._process = start_module(
+            f"tests.servers.{module}", arguments, folder=_ROOT, environ=os.environ, stdin=subprocess.PIPE, stderr=2
         )
         self.pid = self._process.pid
         self._lock = threading.Lock()
@@ -59,7 +55,7 @@ class ServerProcess:
         """Send a command; returns the answer. Thread-safe."""
         assert self._process.stdin
         with self._lock:
-            self._process.stdin.write(json.dumps({"command": command, **values}).encode() + b"\n")
+            self._process.stdin.write(json.dumps({"command": command, **values}) + "\n")
             self._process.stdin.flush()
             answer = self._read()
         if "error" in answer:

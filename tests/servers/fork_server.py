@@ -6,6 +6,7 @@ threads. A child gets its environment, folder, arguments and descriptors before 
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -19,11 +20,13 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 LENGTH = struct.Struct("!I")
 # What starts a thread when it is imported, what is sent to nodes as text, and what only servers of pages need.
 _LEFT_OUT = ("blobsync.project.transfer", "blobsync.node.standalone", "blobsync.web")
+# What the proxies of ``tests/servers`` need.
+_OF_SERVERS = ("anycrc", "tests.servers.child", "tests.servers.proxy")
 
 
 def send(channel: socket.socket, message: object, descriptors: list[int] | None = None) -> None:
@@ -49,6 +52,8 @@ def _load() -> None:
     for module in pkgutil.walk_packages(blobsync.__path__, "blobsync."):
         if not module.name.startswith(_LEFT_OUT) and not module.name.endswith(".__main__"):
             importlib.import_module(module.name)
+    for name in _OF_SERVERS:
+        importlib.import_module(name)
     others = threading.enumerate()[1:]
     if others:
         raise SystemExit(f"what is imported started {others}; a fork would not have them")
@@ -96,18 +101,38 @@ def _become(order: dict[str, Any], descriptors: list[int]) -> None:
         Path("/proc/self/comm").write_text(os.path.basename(sys.argv[0]))
 
 
-def main() -> int:
+def main() -> None:
+    # A child has another.
+    sys.path[0] = str(Path(__file__).parents[2])
     _load()
     order = _next_start(socket.socket(fileno=int(sys.argv[1])))
     if order is None:
-        return 0
-    if order["module"]:
-        runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
-        return 0
-    from blobsync.__main__ import main as blobsync
+        return
+    try:
+        if order["module"]:
+            runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+        else:
+            from blobsync.__main__ import main as blobsync
 
-    return blobsync()
+            sys.exit(blobsync())
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        _leave(end.code or 0)
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """End as Python does, but for taking all modules apart, which takes longer than most commands."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = 120
+    os._exit(code)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -12,9 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from types import TracebackType
 from typing import IO, Any
 
@@ -79,32 +80,52 @@ def can_fork(environ: Mapping[str, str]) -> bool:
         return hasattr(os, "pidfd_open") and _settled(environ) == _server().settled
 
 
+def _ends(stream: int, number: int, closing: ExitStack) -> tuple[int, int | None]:
+    """The descriptor that the process gets as ``number``, which ``closing`` closes here; of a pipe also our end."""
+    if stream >= 0:
+        return stream, None
+    if stream == DEVNULL:
+        theirs, ours = os.open(os.devnull, os.O_RDWR), None
+    else:
+        reading, writing = os.pipe()
+        theirs, ours = (writing, reading) if number else (reading, writing)
+    closing.callback(os.close, theirs)
+    return theirs, ours
+
+
 class Forked(subprocess.Popen[str]):
-    """A blobsync in a session of its own, with nothing on its input and pipes for its output.
+    """A blobsync in a session of its own, with nothing on its input and pipes for its output, unless descriptors of
+    others are given.
 
     A process of its own with its number, exit code and signals; only ``/proc/PID/cmdline``, ``/proc/PID/environ`` and
     the number of its parent are those of the server. ``module``: what ``python -m`` runs, instead of the command.
     """
 
     def __init__(
-        self, argv: Sequence[str], *, folder: str | Path, environ: Mapping[str, str], module: str = ""
+        self,
+        argv: Sequence[str],
+        *,
+        folder: str | Path,
+        environ: Mapping[str, str],
+        module: str = "",
+        stdin: int = DEVNULL,
+        stdout: int = PIPE,
+        stderr: int = PIPE,
     ) -> None:
         # What Popen's destructor asks for.
         self.returncode: int | None = None
         self._child_created = False
         self.args = list(argv)
-        self.stdin = None
         order = {"argv": self.args, "folder": str(folder), "environ": dict(environ), "module": module}
-        reading, writing = zip(os.pipe(), os.pipe(), strict=True)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        try:
-            self.pid = _server().ask(order, [nothing, *writing])
-        finally:
-            for each in (nothing, *writing):
-                os.close(each)
+        with ExitStack() as closing:
+            ends = [_ends(stream, number, closing) for number, stream in enumerate((stdin, stdout, stderr))]
+            self.pid = _server().ask(order, [theirs for theirs, _ in ends])
         self._pidfd = os.pidfd_open(self.pid)
-        self.stdout, self.stderr = (os.fdopen(each, encoding="utf-8") for each in reading)
-        self._said: dict[IO[str], bytes] = {self.stdout: b"", self.stderr: b""}
+        self.stdin, self.stdout, self.stderr = (
+            None if ours is None else os.fdopen(ours, mode, encoding="utf-8")
+            for (_, ours), mode in zip(ends, "wrr", strict=True)
+        )
+        self._said: dict[IO[str], bytes] = {each: b"" for each in (self.stdout, self.stderr) if each is not None}
         self._ending = threading.Lock()
 
     def poll(self) -> int | None:
@@ -156,3 +177,36 @@ class Forked(subprocess.Popen[str]):
         for stream in self._said:
             stream.close()
         self.wait()
+
+
+def start_module(
+    module: str,
+    words: Sequence[str],
+    *,
+    folder: str | Path,
+    environ: Mapping[str, str],
+    stdin: int = DEVNULL,
+    stdout: int = PIPE,
+    stderr: int = PIPE,
+) -> subprocess.Popen[str]:
+    """``python -m MODULE WORDS`` in a session of its own: a fork, or a fresh start where that is something else."""
+    if can_fork(environ):
+        return Forked(
+            [module, *words],
+            folder=folder,
+            environ=environ,
+            module=module,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+        )
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *words],
+        cwd=folder,
+        env=dict(environ),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
+        start_new_session=True,
+    )

@@ -60,9 +60,9 @@ def elastic(node: Node, **changes: Any) -> JobSpec:
     return make_spec(sys.executable, "command.py", code=code, min_nodes=2, max_nodes=3, **changes)
 
 
-def started(node: Node, number: int, spec: JobSpec, *more: str) -> subprocess.Popen[bytes]:
-    words = node.command("node", spec, "--node-rank", str(number), "--keep-root", "always", *more)
-    return subprocess.Popen(words, env=node.environ(), stderr=subprocess.DEVNULL)
+def started(node: Node, number: int, spec: JobSpec, *more: str) -> subprocess.Popen[str]:
+    words = ("--node-rank", str(number), "--keep-root", "always", *more)
+    return node.start("node", spec, *words, stderr=subprocess.DEVNULL)
 
 
 def until(there: Callable[[], bool]) -> bool:

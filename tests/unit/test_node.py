@@ -99,7 +99,7 @@ def test_a_folder_for_the_command_that_is_not_there_is_named(node: Node, work_di
 
 def test_a_node_can_stay_after_a_failure(node: Node) -> None:
     spec = make_spec("exit 5", code=node.code({"a": ""}), options={"sleep_if_fail": True})
-    with subprocess.Popen(node.command("node", spec), env=node.environ()) as running:
+    with node.start("node", spec) as running:
         wait_until(lambda: running.poll() is not None or has_said(node, "the node stays"))
         running.terminate()
         assert running.wait(PATIENCE) == 5
@@ -228,7 +228,7 @@ def test_signals_reach_the_program_and_its_exit_code_comes_back(
         f"pathlib.Path({str(marker)!r}).touch(); time.sleep(600)"
     )
     spec = make_spec(sys.executable, "-c", script, code=node.code({"a": ""}))
-    with subprocess.Popen(node.command("node", spec), env=node.environ()) as running:
+    with node.start("node", spec) as running:
         wait_for(marker)
         running.send_signal(number)
         assert running.wait(PATIENCE) == code
@@ -240,7 +240,7 @@ def test_a_stopped_process_leaves_nothing_on_its_node_once_the_others_have_ended
     spec = make_spec("sh", "-c", script, procs_per_node=2, code=node.code({"a": ""}))
     node.env = {"RANK": "0", "LOCAL_RANK": "0"}
     other = Path(f"{node.root}.done1")
-    with subprocess.Popen(node.command("exec", spec), env=node.environ()) as running:
+    with node.start("exec", spec) as running:
         wait_for(ready)
         running.send_signal(signal.SIGTERM)
         time.sleep(1.0)
@@ -282,7 +282,7 @@ def test_a_warning_waits_for_a_program_that_catches_it_and_kills_nothing_else(
     )
     python = [sys.executable, "-c", script]
     argv = [f"{shlex.join(python)}; code=$?; echo over; exit $code"] if shell_line else python
-    with subprocess.Popen(node.command("node", make_spec(*argv, code=node.code({"a": ""}))), env=node.environ()) as run:
+    with node.start("node", make_spec(*argv, code=node.code({"a": ""}))) as run:
         wait_for(started)
         run.send_signal(signal.SIGUSR1)
         wait_until(lambda: has_said(node, "received SIGUSR1"))
@@ -431,8 +431,7 @@ def test_a_damaged_download_is_refused(node: Node, service: BlobService) -> None
 
 def test_processes_of_a_node_prepare_it_once(node: Node, service: BlobService) -> None:
     spec = make_spec("true", procs_per_node=4, code=node.code({"a": ""}), setup=("echo once >> ../setups",))
-    commands = [node.command("prepare", spec) for _ in range(4)]
-    running = [subprocess.Popen(command, env=node.environ()) for command in commands]
+    running = [node.start("prepare", spec) for _ in range(4)]
     assert [process.wait(PATIENCE) for process in running] == [0, 0, 0, 0]
     assert (node.folder / "setups").read_text() == "once\n"
     assert service.requests.count(f"GET /acct/box/{CODE}") == 1
@@ -440,7 +439,7 @@ def test_processes_of_a_node_prepare_it_once(node: Node, service: BlobService) -
 
 def test_a_node_that_died_while_preparing_is_prepared_again(node: Node, service: BlobService) -> None:
     spec = make_spec("cat", "a.txt", code=node.code({"a.txt": "whole"}), setup=("touch ../begun; sleep 60",))
-    with subprocess.Popen(node.command("prepare", spec), env=node.environ()) as first:
+    with node.start("prepare", spec) as first:
         wait_for(node.folder / "begun")
         first.kill()
     (node.root / "a.txt").write_text("half")
@@ -591,7 +590,7 @@ def test_outputs_are_uploaded_while_the_job_runs(node: Node, service: BlobServic
     old = "touch -d '1 hour ago' output/early.txt"
     line = f"echo early > output/early.txt; {old}; while [ ! -e {tmp_path}/stop ]; do sleep 0.1; done"
     spec = make_spec(line, code=node.code({"a": ""}), folders=folders, logs=node.mirror)
-    with subprocess.Popen(node.command("node", spec, "--sync-seconds", "0.2"), env=node.environ()) as running:
+    with node.start("node", spec, "--sync-seconds", "0.2") as running:
         wait_until(lambda: "mine/output/early.txt" in service.blobs)
         assert running.poll() is None
         (tmp_path / "stop").touch()
@@ -645,7 +644,7 @@ def test_a_job_that_is_stopped_while_its_data_comes_leaves_nothing(
     spec = make_spec("true", code=node.code({"a": ""}), folders=(node.folder_link("data", "download"),))
     # Most of them never come, however late the signal does.
     service.page, service.hangs_after = 1000, 6
-    with subprocess.Popen(node.command("node", spec), env=node.environ()) as running:
+    with node.start("node", spec) as running:
         wait_until(lambda: service.pieces > 5)
         running.send_signal(signal.SIGTERM)
         assert running.wait(PATIENCE) == 128 + signal.SIGTERM
@@ -802,7 +801,7 @@ def test_a_node_says_how_far_its_downloads_are_before_the_command_starts(node: N
         log = node.run / "system_logs/node_0.txt"
         return [one.preparing for one in node_use(0, log.read_text().splitlines()).samples] if log.exists() else []
 
-    with subprocess.Popen(node.command("node", spec, "--sync-seconds", "0.05"), env=node.environ()) as running:
+    with node.start("node", spec, "--sync-seconds", "0.05") as running:
         wait_until(lambda: "data: 0 of 1 file, 2.1 MB of 3.15 MB" in samples())
         service.hangs_after = None
         service.over.set()
@@ -833,7 +832,7 @@ def test_a_download_that_was_killed_goes_on_where_it_was(node: Node, service: Bl
     service.pause = 0.1
     folders = (node.folder_link("data", "download"),)
     spec = make_spec("sh", "-c", "ls data | wc -l", code=node.code({"a": ""}), folders=folders)
-    with subprocess.Popen(node.command("prepare", spec), env=node.environ()) as first:
+    with node.start("prepare", spec) as first:
         wait_until(lambda: (node.root / "data").is_dir() and len(list((node.root / "data").glob("[0-9]*"))) > 10)
         first.kill()
     arrived = {path.name for path in (node.root / "data").glob("[0-9]*")}
@@ -899,7 +898,7 @@ def test_of_an_attempt_that_was_killed_only_what_arrived_is_kept(node: Node, ser
     spoil = "cd data; echo x >> a.txt; rm b.txt; mkfifo b.txt; rm -r sub; ln -s /etc sub; echo y > more"
     spoil += "; touch ../../up; sleep 60"
     spec = make_spec("true", code=node.code({"data/old": ""}), folders=folders, setup=(spoil,))
-    with subprocess.Popen(node.command("prepare", spec), env=node.environ()) as first:
+    with node.start("prepare", spec) as first:
         wait_for(node.folder / "up")
         first.kill()
     service.requests = []

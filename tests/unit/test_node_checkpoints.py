@@ -285,8 +285,8 @@ def test_a_node_whose_other_process_failed_did_not_end_well(node: Node, service:
     node.do("prepare", spec)
     running = []
     for rank in ("1", "0"):
-        env = {**node.environ(), "RANK": rank, "LOCAL_RANK": rank}
-        running.append(subprocess.Popen(node.command("exec", spec, "--log"), env=env))
+        node.env |= {"RANK": rank, "LOCAL_RANK": rank}
+        running.append(node.start("exec", spec, "--log"))
     assert [each.wait(120) for each in running] == [code, 0]
     assert list(marked(service)) == ([] if code else ["a.ckpt"])
 
@@ -331,10 +331,9 @@ def test_two_nodes_mark_one_set_and_start_from_the_same(node: Node, service: Blo
     master = {"MASTER_ADDR": "127.0.0.1"}
     nodes = [replace_node(node, number, master) for number in (0, 1)]
 
-    def start(each: Node, number: int, text: str) -> subprocess.Popen[bytes]:
+    def start(each: Node, number: int, text: str) -> subprocess.Popen[str]:
         spec = spec_of(each, text, rule, nodes=2, platform="slurm")
-        command = each.command("node", spec, "--node-rank", str(number), "--sync-seconds", "0.3")
-        return subprocess.Popen(command, env=each.environ())
+        return each.start("node", spec, "--node-rank", str(number), "--sync-seconds", "0.3")
 
     running = [start(each, number, line) for number, each in enumerate(nodes)]
     assert [each.wait(120) for each in running] == [0, 0]
@@ -374,8 +373,7 @@ def two_starts(nodes: Sequence[Node], line: str, rule: CheckpointRule) -> tuple[
     running = []
     for number, each in enumerate(nodes):
         spec = spec_of(each, line, rule, nodes=2, platform="slurm")
-        command = each.command("node", spec, "--node-rank", str(number), "--sync-seconds", "0.3")
-        running.append(subprocess.Popen(command, env=each.environ()))
+        running.append(each.start("node", spec, "--node-rank", str(number), "--sync-seconds", "0.3"))
     first, second = (each.wait(120) for each in running)
     return first, second
 
