@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import shutil
 import signal
@@ -153,6 +154,13 @@ def azcopy_path() -> Path:
         if place and Path(place).is_file() and Path(place).stat().st_mode & stat.S_IXUSR:
             return Path(place)
     pytest.skip("no azcopy: run ./dev setup, or set BLOBSYNC_AZCOPY")
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass by the tests themselves: they stay to the end, and to walk over all of them takes
+    it longer than most tests take."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

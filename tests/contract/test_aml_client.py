@@ -281,7 +281,7 @@ def test_a_missing_login(stub: AmlStub) -> None:
         },
     ),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_response_ends_in_our_error(stub: AmlStub, body: Any, status: int, headers: dict[str, str]) -> None:
     stub.faults = [Fault(".", status, json.dumps(body), headers, times=10_000)]
     arm = client(stub)

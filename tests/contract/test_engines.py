@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ _MIB = 1024 * 1024
 _BLOCK = 8 * _MIB
 
 # Around every boundary: empty, one request or two, the largest single request, several blocks.
-SIZES = (0, 1, 4095, 4 * _MIB - 1, 4 * _MIB, 4 * _MIB + 1, _BLOCK, _BLOCK + 1, 16 * _MIB, 16 * _MIB + 1, 30 * _MIB)
+SIZES = (0, 1, 4095, 4 * _MIB - 1, 4 * _MIB, 4 * _MIB + 1, _BLOCK, _BLOCK + 1, 16 * _MIB, 16 * _MIB + 1)
 
 # No backslash among them: Azurite takes it for a slash.
 NAMES = (
@@ -66,6 +67,7 @@ NAMES = (
 )
 
 
+@lru_cache(4)
 def content(size: int, seed: int = 7) -> bytes:
     """Bytes that no shift or swap of blocks leaves equal."""
     return random.Random(seed * 1_000_003 + size).randbytes(size)

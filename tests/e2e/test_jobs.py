@@ -405,7 +405,7 @@ def test_a_cluster_that_cannot_be_asked_has_stopped_nothing(lab: Lab) -> None:
     assert lab.until(job_id)["status"] == "Canceled"
 
 
-@pytest.mark.parametrize("cluster", [ON_SLURM, pytest.param("here", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("cluster", ["here", pytest.param("uni", marks=[pytest.mark.slurm, pytest.mark.soak])])
 def test_a_setup_that_fails(lab: Lab, cluster: str) -> None:
     lab.configure(cluster, "local" if cluster == "here" else "slurm", gpu_per_node=0, setup="echo preparing\nexit 5\n")
     job_id = lab.submit(cluster, "--nodes", "1", "python3", "show.py")
@@ -793,7 +793,11 @@ def test_a_node_that_is_killed_has_the_exit_code_that_a_shell_says(lab: Lab) -> 
     assert (job["status"], job["exit_code"]) == ("Failed", 128 + signal.SIGKILL)
 
 
-@pytest.mark.parametrize("words", [("ls",), ("plan", "u", "data"), ("history",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [("history",), *(pytest.param(words, marks=pytest.mark.soak) for words in (("ls",), ("plan", "u", "data")))],
+    ids=" ".join,
+)
 def test_the_next_command_removes_the_secrets_of_a_run_that_was_killed_whole(lab: Lab, words: tuple[str, ...]) -> None:
     lab.configure("aml", "local")
     job_id = lab.submit("here", "echo up; sleep 600")
@@ -920,7 +924,10 @@ NEW: Mapping[str, Any] = {"platform": "local", "gpu_per_node": 1}
 
 @pytest.mark.parametrize(
     ("cluster", "gpus", "processes"),
-    [(NEW, 1, 1), (NEW, 2, 2), (NEW, 0, 1), (ACT, 2, 2), (ACT, 4, 4), (ACT, 8, 8), (ACT, 0, 1)],
+    [
+        *((NEW, 2, 2), (ACT, 4, 4), (ACT, 0, 1)),
+        *(pytest.param(*each, marks=pytest.mark.soak) for each in ((NEW, 1, 1), (NEW, 0, 1), (ACT, 2, 2), (ACT, 8, 8))),
+    ],
 )
 def test_local_starts_every_process_that_it_speaks_of(
     lab: Lab, cluster: Mapping[str, Any], gpus: int, processes: int
@@ -1027,7 +1034,7 @@ def test_a_new_projects_configuration_starts_as_many_processes_as_it_is_asked_fo
     assert sorted(lab.run("logs", job_id, "--rank", str(rank)).out.strip() for rank in (0, 1)) == told(2)
 
 
-@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+@pytest.mark.parametrize("cluster", ["here", pytest.param("uni", marks=[pytest.mark.slurm, pytest.mark.soak])])
 def test_no_gpu_is_one_process_that_sees_none(lab: Lab, cluster: str) -> None:
     lab.configure("here", "local", gpu_per_node=2, local={"slots": 4, "gpus": 2})
     job_id = lab.submit(cluster, f"{TELL}; echo sees $CUDA_VISIBLE_DEVICES.", gpus=0)
