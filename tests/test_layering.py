@@ -8,8 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import pytest
-
 import blobsync
 from tests.source import ROOT, Module, modules
 
@@ -70,27 +68,27 @@ def _is_in(name: str, homes: tuple[str, ...]) -> bool:
 IN_ROOMS = [module for module in MODULES if module.name not in ("blobsync", "blobsync.__main__")]
 
 
-@pytest.mark.parametrize("module", IN_ROOMS, ids=lambda module: module.name)
-def test_module_imports_from_its_room_or_above(module: Module) -> None:
-    room = _room(module.name)
-    assert room is not None, f"{module.file} stands in no room; add the room to ROOMS"
+def test_modules_import_from_their_room_or_above() -> None:
     below = []
-    for line, name in module.imports():
-        assert not name.startswith("."), f"{module.file}:{line}: imports are absolute"
-        if name.startswith("blobsync.") and name != "blobsync.__version__":
-            target = _room(name)
-            if target is None or target > room:
-                below.append(f"{module.file}:{line} imports {name}")
-    assert not below, f"imports from below {ROOMS[room]}: {below}"
+    for module in IN_ROOMS:
+        room = _room(module.name)
+        assert room is not None, f"{module.file} stands in no room; add the room to ROOMS"
+        for line, name in module.imports():
+            assert not name.startswith("."), f"{module.file}:{line}: imports are absolute"
+            if name.startswith("blobsync.") and name != "blobsync.__version__":
+                target = _room(name)
+                if target is None or target > room:
+                    below.append(f"{module.file}:{line} imports {name} from below {ROOMS[room]}")
+    assert below == []
 
 
-@pytest.mark.parametrize("module", IN_ROOMS, ids=lambda module: module.name)
-def test_what_decides_is_handed_its_stores(module: Module) -> None:
-    if _is_in(module.name, HANDED_ITS_STORES):
-        wrong = [f"{module.file}:{line} imports {name}" for line, name in module.imports() if _is_in(name, CONNECTING)]
+def test_what_decides_is_handed_its_stores() -> None:
+    wrong = []
+    for module in [each for each in IN_ROOMS if _is_in(each.name, HANDED_ITS_STORES)]:
+        wrong += [f"{module.file}:{line} imports {name}" for line, name in module.imports() if _is_in(name, CONNECTING)]
         imports = (node for node in ast.walk(module.tree) if isinstance(node, ast.ImportFrom))
         wrong += [f"{module.file} imports {one.name}" for node in imports for one in node.names if one.name in MINTING]
-        assert not wrong
+    assert wrong == []
 
 
 def test_no_two_modules_import_each_other() -> None:
@@ -123,10 +121,10 @@ def test_the_top_level_is_a_list_of_rooms() -> None:
     assert len(top) <= 24
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
-def test_module_imports_only_what_has_its_home_there(module: Module) -> None:
+def test_modules_import_only_what_has_its_home_there() -> None:
     wrong = [
         f"{module.file}:{line} imports {name}"
+        for module in MODULES
         for line, name in module.imports()
         for package, homes in GATES.items()
         if (name == package or name.startswith(package + ".")) and not _is_in(module.name, homes)
@@ -300,10 +298,15 @@ def _writes(name: str, call: ast.Call) -> bool:
     return name in _WRITING
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
-def test_only_rooms_for_files_write_and_delete_files(module: Module) -> None:
-    wrong = [f"{module.file}:{line}: {name}" for line, name, call in _calls(module) if _writes(name, call)]
-    assert not wrong or _is_in(module.name, tuple(WRITERS)), "give the work to a module of WRITERS"
+def test_only_rooms_for_files_write_and_delete_files() -> None:
+    wrong = [
+        f"{module.file}:{line}: {name}"
+        for module in MODULES
+        if not _is_in(module.name, tuple(WRITERS))
+        for line, name, call in _calls(module)
+        if _writes(name, call)
+    ]
+    assert wrong == [], "give the work to a module of WRITERS"
 
 
 def test_every_writer_is_a_module_that_writes() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-
-import pytest
+from functools import cache
 
 from tests.source import ROOT
 from tools.read_back import ROWS
@@ -15,6 +14,7 @@ _OF_ROWS = " ".join(f"`tests/{test}`" for row in ROWS for test in row.tests)
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PAGE + _OF_ROWS)))
 
 
+@cache
 def _tests_of(file: str) -> set[str]:
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
@@ -24,10 +24,9 @@ def test_tests_are_named() -> None:
     assert len(NAMED) > 120
 
 
-@pytest.mark.parametrize(("file", "name"), NAMED)
-def test_a_named_test_exists(file: str, name: str) -> None:
-    assert (ROOT / file).is_file()
-    assert not name or name in _tests_of(file)
+def test_each_named_test_exists() -> None:
+    assert [file for file, _ in NAMED if not (ROOT / file).is_file()] == []
+    assert [f"{file}::{name}" for file, name in NAMED if name and name not in _tests_of(file)] == []
 
 
 def test_every_line_of_what_somebody_may_not_do_names_its_attack() -> None:

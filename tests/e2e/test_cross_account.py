@@ -99,7 +99,10 @@ def test_a_copy_goes_server_to_server(
         assert copying.stats().fetched == 0
 
 
-@pytest.mark.parametrize("name", ["../victim", "../fresh", "x/../../victim", "../../victim"])
+@pytest.mark.parametrize(
+    "name",
+    ["../victim", *(pytest.param(n, marks=pytest.mark.soak) for n in ("../fresh", "x/../../victim", "../../victim"))],
+)
 def test_names_that_only_azcopy_is_shown_reach_no_other_place_of_a_container(
     name: str, with_azcopy: Project, ends: tuple[Container, Container], service: str
 ) -> None:
@@ -233,8 +236,12 @@ def test_only_what_differs_is_copied(
     assert ends[1].get("near/data/part0/f0005.bin") == b"edited at the destination"
 
 
-@pytest.mark.parametrize("engine", ["direct", "relay"])
-@pytest.mark.parametrize("way", [("--overwrite",), ("--keep", "local"), ("--keep", "both")], ids=" ".join)
+@pytest.mark.parametrize("engine", ["direct", pytest.param("relay", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "way",
+    [("--overwrite",), ("--keep", "both"), pytest.param(("--keep", "local"), marks=pytest.mark.soak)],
+    ids=" ".join,
+)
 def test_what_was_compared_by_content_is_checked_by_content(
     way: tuple[str, ...],
     engine: str,
@@ -312,7 +319,9 @@ def test_within_one_account_the_service_copies(
 
 
 @pytest.mark.parametrize("engine", ["azcopy", pytest.param("direct", marks=pytest.mark.soak)])
-@pytest.mark.parametrize("kind", ["cannot_verify", "firewall", "tenant"])
+@pytest.mark.parametrize(
+    "kind", ["cannot_verify", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("firewall", "tenant"))]
+)
 def test_a_refused_source_is_explained_and_then_relayed(
     kind: str,
     engine: str,

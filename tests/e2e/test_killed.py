@@ -39,7 +39,7 @@ _SEED = int(os.environ.get("FAULTS_SEED", "20261121"))
 _SLOWLY = ("--cap-mbps", "250")
 _FILES = random_files(_SEED, 300, [20 << 20] * 3)
 _HASHES = hashes(_FILES)
-HOW_OFTEN = pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.soak)])
+HOW_OFTEN = pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.soak)])
 
 
 @pytest.fixture

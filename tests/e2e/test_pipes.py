@@ -166,7 +166,7 @@ def test_a_large_file_and_its_changed_blocks_do_not_wait_for_a_pipe(
 @pytest.mark.parametrize(
     ("words", "kind", "moments"),
     [
-        (("--engine", "direct"), "socket", 2),
+        (("--engine", "direct"), "socket", 1),
         *(
             pytest.param(words, kind, 20, marks=pytest.mark.soak)
             for words in (("--engine", "direct"), ("--engine", "azcopy"), ("--processes", "2"), ("--nodes", "2"))
@@ -212,8 +212,8 @@ def test_a_pipe_or_socket_that_appears_at_a_random_moment_is_left_alone(
 @pytest.mark.parametrize(
     ("kind", "moments"),
     [
-        ("pipe", 2),
-        ("link that is skipped", 2),
+        ("pipe", 1),
+        ("link that is skipped", 1),
         *(
             pytest.param(kind, 20, marks=pytest.mark.soak)
             for kind in ("pipe", "socket", "link that is skipped", "link to elsewhere")

@@ -118,7 +118,7 @@ def test_transfers_of_a_terminal_and_of_the_page_are_followed_by_worker_and_canc
             expect(page.get_by_role("main")).to_contain_text("blobsync u data --processes 2")
             page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
             assert faults(page) == [] and overflow(page) <= 0
-            for width in range(PHONE[0], 3 * PHONE[0] // 2, 8):
+            for width in range(PHONE[0], 3 * PHONE[0] // 2, 32):
                 page.set_viewport_size({"width": width, "height": PHONE[1]})
                 assert page.locator(".typed").evaluate(_OPTION_LINES) == 1, width
             page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
