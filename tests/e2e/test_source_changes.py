@@ -152,7 +152,7 @@ def test_an_object_that_changes_at_each_try_is_named_and_nothing_has_its_name(co
 
 
 @pytest.mark.parametrize(
-    "copying", ["direct", pytest.param("relay", marks=pytest.mark.soak), "download"], indirect=True
+    "copying", [*(pytest.param(way, marks=pytest.mark.soak) for way in ("direct", "relay")), "download"], indirect=True
 )
 def test_an_object_that_is_gone_in_the_middle_is_named(copying: Copying) -> None:
     process = copying.start()
@@ -163,6 +163,7 @@ def test_an_object_that_is_gone_in_the_middle_is_named(copying: Copying) -> None
     assert copying.arrived() == hashes({**_SMALL, _LARGE: _BEFORE})
 
 
+@pytest.mark.soak
 def test_an_object_that_becomes_shorter_than_what_is_asked_for_is_copied_once_more_or_named(copying: Copying) -> None:
     shorter = copying.second[: 60 * MIB]
     process = copying.start()
