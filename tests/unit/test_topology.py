@@ -163,7 +163,7 @@ def test_the_pages_say_how_many_gpus_a_job_gets_that_asks_for_none(tmp_path: Pat
 
     ((aml, on_aml),), ((local, here),) = sizes(*SERVICES), sizes("local")
     assert sizes("slurm", "kubernetes") == {(0, 1)} and (aml, local) == (on_aml, here)
-    default = f"{aml} on Azure ML, as in ACT; {local} on local; on Slurm and Kubernetes no GPU is asked for"
+    default = f"{aml} on Azure ML, {local} on local, none on Slurm and Kubernetes"
     meaning = "GPUs of a node; an instance type whose name says them (`ND40_v2g1`: one) comes first"
     assert documented("configuration.md", "`gpu_per_node`") == f"whole number | {default} | {meaning}"
     words = {1: "one", 4: "four"}
