@@ -13,7 +13,7 @@ from blobsync.ancestors.batchai_record import RECORDED, recorded_job
 from blobsync.ancestors.batchai_translate import NewAccount, Translation, translate_job
 from blobsync.ancestors.philly import philly_names, philly_variables
 from blobsync.base.errors import ConfigError, UsageError
-from blobsync.config.account_files import ACCOUNT_FOLDER
+from blobsync.config.account_files import account_file_names
 from blobsync.config.accounts import AccountFile, first_of
 from blobsync.config.job_keys import IDLE, LINKING, NOWHERE, read_only_words
 from blobsync.config.known_keys import PHILLY_MARKS
@@ -78,13 +78,9 @@ def translate_again(cluster: Cluster, job_file: str | None, environ: Mapping[str
 def accounts_on_file(root: Path, environ: Mapping[str, str]) -> dict[tuple[str, str], str]:
     """The account files of a project, by account and container; the first of several, those that are wrong left out."""
     found: dict[tuple[str, str], str] = {}
-    folder = root / ACCOUNT_FOLDER
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.suffix not in (".yaml", ".yml"):
-            continue
-        name = f"{ACCOUNT_FOLDER}/{path.name}"
+    for name in account_file_names(root):
         try:
-            account = AccountFile(path, name, environ).account
+            account = AccountFile(root / name, name, environ).account
         except ConfigError:
             continue
         if account:

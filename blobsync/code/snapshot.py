@@ -28,6 +28,7 @@ from blobsync.code.files import CodeFile, CodeRules, Decision, find_code
 from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, PossibleSecret, scan
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import SourceFile
+from blobsync.plan.engine_model import usable_cores
 
 CONFIGURATION = "aux_data/"
 
@@ -131,14 +132,9 @@ def digest_of(files: Iterable[HashedFile]) -> str:
     return digest_of_records(DigestRecord(hashed.file.mode, hashed.sha256, hashed.path) for hashed in files)
 
 
-def threads() -> int:
-    """The number of threads: one for each core that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _hash_all(root: Path, files: Sequence[CodeFile]) -> Iterator[HashedFile]:
     batches = [files[start : start + _BATCH] for start in range(0, len(files), _BATCH)]
-    with ThreadPoolExecutor(threads()) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         for hashed in pool.map(lambda batch: [_hash(root, file) for file in batch], batches):
             yield from hashed
 

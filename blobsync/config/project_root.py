@@ -8,13 +8,12 @@ https://git-scm.com/docs/git-config#Documentation/git-config.txt-safedirectory
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
 from blobsync.base.errors import ConfigNotFoundError, ForeignProjectError
-from blobsync.base.user_data import environment, is_own
+from blobsync.base.user_data import environment, is_own, user_name
 from blobsync.config.model import DEFAULT_CLUSTER
 
 PROJECT_MARK = "aux_data"
@@ -123,15 +122,9 @@ def _demand_listed(folder: Path, path: Path, owner: int, environ: Mapping[str, s
 
     if is_safe_project(folder, load_user_config(environ).safe_projects):
         return
+    whose = f"user {user_name(owner)}, not to you (user {user_name(os.geteuid())})"
     raise ForeignProjectError(
-        f"{path} belongs to {_name(owner)}, not to you ({_name(os.geteuid())}), so the project {folder} is not used",
+        f"{path} belongs to {whose}, so the project {folder} is not used",
         hint=f"if you trust its files, add to {user_config_file(environ)}: safe_projects: ['{folder}']; "
         f"or for one command: {SAFE_PROJECTS_VARIABLE}={shlex.quote(str(folder))}",
     )
-
-
-def _name(user: int) -> str:
-    try:
-        return f"user {pwd.getpwuid(user).pw_name}"
-    except KeyError:
-        return f"user {user}"
