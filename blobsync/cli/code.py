@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import UsageError
 from blobsync.base.formatting import count_text, size_text, took_text
-from blobsync.cli.output import Result
+from blobsync.cli.output import Result, fields_of
 from blobsync.cli.reports import result_data, result_lines
 from blobsync.cli.session import Commands, Session, option, with_consent
 from blobsync.cli.session import command as register_command
@@ -111,16 +111,12 @@ def _published(session: Session, result: CodeResult) -> Result:
 
 
 def _data(result: CodeResult, seconds: float) -> dict[str, Any]:
-    return {
-        "status": result.status,
-        **_state_data(result.state),
-        "code_path": str(result.remote),
-        "kept": str(result.kept),
-        "archive_bytes": result.archive_bytes,
-        "seconds": round(seconds, 3),
-        "removed": list(result.removed),
-        "notes": list(result.notes),
-    }
+    known = fields_of(result, "status", "archive_bytes", "removed", "notes")
+    places = {"code_path": str(result.remote), "kept": str(result.kept)}
+    return {**known, **_state_data(result.state), **places, "seconds": round(seconds, 3)}
+
+
+_DECISION = ("path", "included", "reason", "pattern", "file", "line", "size")
 
 
 def _state_data(state: CodeState) -> dict[str, Any]:
@@ -129,8 +125,8 @@ def _state_data(state: CodeState) -> dict[str, Any]:
         "code_digest": state.snapshot.digest,
         "files": len(state.snapshot.files),
         "bytes": state.snapshot.size,
-        "git": git and {"commit": git.commit, "dirty": git.dirty, "uncommitted": list(git.uncommitted)},
-        "left_out": [_decision_data(one) for one in state.snapshot.left_out],
+        "git": git and fields_of(git, "commit", "dirty", "uncommitted"),
+        "left_out": [fields_of(one, *_DECISION) for one in state.snapshot.left_out],
     }
 
 
@@ -181,19 +177,7 @@ def _why(decision: Decision) -> Result:
     text = f"{decision.path} is {'in' if decision.included else 'left out'}: {decision.reason}"
     if decision.pattern is not None:
         text += f": {decision.pattern} ({where})"
-    return Result(_decision_data(decision), [text], wraps=True)
-
-
-def _decision_data(decision: Decision) -> dict[str, Any]:
-    return {
-        "path": decision.path,
-        "included": decision.included,
-        "reason": decision.reason,
-        "pattern": decision.pattern,
-        "file": decision.file,
-        "line": decision.line,
-        "size": decision.size,
-    }
+    return Result(fields_of(decision, *_DECISION), [text], wraps=True)
 
 
 def _folder(session: Session, state: CodeState, result: TransferResult | None) -> Result:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blobsync.base.errors import ChecksumError, ExitCode, UsageError
 from blobsync.base.formatting import printable, size_text
@@ -110,19 +111,8 @@ def diff(session: Session, paths: PathsArgument) -> Result:
     lines = difference_lines(found)
     shown = (printable(line, kept="\t") for line in lines) if sys.stdout.isatty() else lines
     body = (f"{line}\n".encode() for line in shown)
-    return Result(_data(found), body=body, reveals=True, exit_code=ExitCode.DONE if equal else ExitCode.PARTIAL)
-
-
-def _data(found: FileDifference) -> dict[str, Any]:
-    return {
-        "path": found.path,
-        "status": found.status,
-        "here": found.here,
-        "there": found.there,
-        "etag": found.etag,
-        "lines": list(found.lines),
-        "no_lines": found.no_lines or None,
-    }
+    data = {**asdict(found), "no_lines": found.no_lines or None}
+    return Result(data, body=body, reveals=True, exit_code=ExitCode.DONE if equal else ExitCode.PARTIAL)
 
 
 def difference_lines(found: FileDifference) -> Iterator[str]:

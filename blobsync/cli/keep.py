@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import FailureCode, ProcessError, UsageError
 from blobsync.base.formatting import count_text, duration_text, size_text
-from blobsync.cli.output import Result
+from blobsync.cli.output import Result, fields_of
 from blobsync.cli.running_words import utc_text
 from blobsync.cli.session import (
     NO_CLUSTER,
@@ -150,34 +150,20 @@ def _failed(failures: Sequence[FileFailure]) -> Iterator[str]:
 
 def _round_data(made: KeptRound) -> dict[str, Any]:
     return {
-        "path": made.path,
+        **fields_of(made, "path", "uploaded", "bytes", "waiting"),
         "round": made.number,
         "at": utc_text(made.at),
-        "uploaded": made.uploaded,
-        "bytes": made.bytes,
         "seconds": round(made.seconds, 3),
-        "waiting": made.waiting,
         "failing": len(made.failures),
-        "failures": [_failure_data(failure) for failure in made.fresh],
+        "failures": [asdict(failure) for failure in made.fresh],
         "problem": made.problem or None,
         "problem_since": utc_text(made.since) if made.problem else None,
     }
 
 
-def _failure_data(failure: FileFailure) -> dict[str, Any]:
-    return {"code": failure.code, "message": failure.message, "hint": failure.hint, "path": failure.path}
-
-
 def _result_data(done: KeepResult) -> dict[str, Any]:
-    return {
-        "rounds": done.rounds,
-        "uploaded": done.uploaded,
-        "bytes": done.bytes,
-        "seconds": round(done.seconds, 3),
-        "waiting": done.waiting,
-        "idle": done.idle,
-        "problems": list(done.problems),
-    }
+    known = fields_of(done, "rounds", "uploaded", "bytes", "waiting", "idle", "problems")
+    return {**known, "seconds": round(done.seconds, 3)}
 
 
 def _detached(session: Session, project: Project, paths: Sequence[str], settle: float) -> Result:

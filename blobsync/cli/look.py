@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -225,19 +225,10 @@ def _entry_lines(entries: Iterator[ListingEntry], *, long: bool) -> Iterator[str
 
 def _folders(project: Project, *, jsonl: bool) -> Result:
     from blobsync.config.mapping import entry_url
+    from blobsync.project.browse import ListingEntry
 
-    entries = [
-        {
-            "path": f"{entry.prefix}/",
-            "size": None,
-            "last_modified": None,
-            "md5": None,
-            "tier": None,
-            "etag": None,
-            "url": entry_url(entry),
-        }
-        for entry in project.cluster.folders
-    ]
+    folders = project.cluster.folders
+    entries = [{**entry_data(ListingEntry(f"{entry.prefix}/")), "url": entry_url(entry)} for entry in folders]
     if jsonl:
         return Result(lines=[json.dumps(entry) for entry in entries])
     width = max((len(str(entry["path"])) for entry in entries), default=0)
@@ -253,8 +244,7 @@ def _usages(project: Project, paths: list[str]) -> Result:
     lines = [f"{size_text(each.size):>10}  {count_text(each.count, 'blob'):>14}  {each.path}" for each in found]
     if len(found) != 1:
         lines.append(f"{size_text(size):>10}  {count_text(count, 'blob'):>14}  in all")
-    entries = [{"path": each.path, "size": each.size, "count": each.count} for each in found]
-    return Result({"entries": entries, "count": count, "bytes": size}, lines)
+    return Result({"entries": list(map(asdict, found)), "count": count, "bytes": size}, lines)
 
 
 def _usage(project: Project, path: str) -> Usage:

@@ -210,6 +210,11 @@ class Result:
     then: Callable[[], int] | None = None
 
 
+def fields_of(value: object, *names: str) -> dict[str, Any]:
+    """These attributes of a value, for the data of an answer."""
+    return {name: getattr(value, name) for name in names}
+
+
 class Console:
     """Prints results and errors for one command."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from blobsync.base.errors import ExitCode
 from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.base.reasons import Reason
-from blobsync.cli.output import more_line
+from blobsync.cli.output import fields_of, more_line
 from blobsync.plan.transfer_plan import (
     VERBS,
     Action,
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 
 _DONE = {"upload": "uploaded", "download": "downloaded", "copy": "copied"}
+# What only a transfer that was carried out has done.
+_MOVED = ("transferred", "verified", "deleted", "bytes_transferred", "bytes_reused", "not_compared")
 # Files of one kind that are listed without --full.
 _SHOWN = 10
 
@@ -66,15 +68,9 @@ def plan_data(plan: TransferPlan, records: Path | None = None) -> dict[str, Any]
 def result_data(result: TransferResult, seconds: float) -> dict[str, Any]:
     """``data`` of ``u``, ``d`` and ``apply``; ``seconds`` is how long the command took."""
     return _counts(result.plan) | {
-        "transferred": result.transferred,
-        "verified": result.verified,
-        "deleted": result.deleted,
+        **fields_of(result, *_MOVED, "azcopy_job_ids"),
         "failed": len(result.failures),
-        "bytes_transferred": result.bytes_transferred,
-        "bytes_reused": result.bytes_reused,
-        "not_compared": result.not_compared,
         "seconds": round(seconds, 3),
-        "azcopy_job_ids": list(result.azcopy_job_ids),
         "receipt": str(result.receipt) if result.receipt else None,
     }
 
@@ -99,20 +95,15 @@ def _counts(plan: TransferPlan) -> dict[str, Any]:
         "route": plan.route.value,
         "engine": plan.engine.name,
         "shape": (shapes.pop() if len(shapes) == 1 else Shape.FOLDER).value,
+        **dict.fromkeys(_MOVED, 0),
         "planned": plan.files_to_transfer,
-        "transferred": 0,
-        "verified": 0,
         "unchanged": plan.count(Action.UNCHANGED),
         "newer_at_destination": plan.count(Action.NEWER_AT_DESTINATION),
         "skipped": plan.count(Action.SKIP),
         "extras": plan.extras,
         "ignored": plan.ignored,
-        "deleted": 0,
         "failed": len(plan.unreadable),
         "conflicts": plan.count(Action.CONFLICT),
-        "bytes_transferred": 0,
-        "bytes_reused": 0,
-        "not_compared": 0,
         "seconds": 0.0,
         "azcopy_job_ids": [],
         "warnings": list(plan.warnings),
@@ -264,11 +255,7 @@ def verify_data(reports: Sequence[VerifyReport]) -> dict[str, Any]:
         "counts": _verify_counts(reports),
         "bytes_equal": _bytes(reports),
         "compared_by": _compared_by(reports),
-        "not_equal": [
-            {"path": file.path, "status": file.status, "size": file.size}
-            for report in reports
-            for file in report.not_equal
-        ],
+        "not_equal": [fields_of(each, "path", "status", "size") for report in reports for each in report.not_equal],
     }
 
 

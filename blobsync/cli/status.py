@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.formatting import count_text, duration_text, size_text
 from blobsync.cli.keep import keeper_line, kept_data
-from blobsync.cli.output import Result
+from blobsync.cli.output import Result, fields_of
 from blobsync.cli.running_words import running_data, running_line
 from blobsync.cli.session import Commands, OptionalPaths, Session, command, option, with_consent
 
@@ -71,15 +72,9 @@ def _data(found: ProjectStatus, running: Sequence[RunningTransfer]) -> dict[str,
 
 def _entry_data(entry: EntryStatus) -> dict[str, Any]:
     return {
-        "path": entry.path,
-        "url": entry.url,
-        **{name: _tally(getattr(entry, name)) for name in _TALLIES},
-        "there": _tally(entry.there) if entry.as_of is not None or entry.there.files else None,
-        "newer_at_destination": entry.newer_at_destination,
-        "missing_here": entry.missing_here,
-        "ignored": entry.ignored,
-        "left_out": entry.left_out,
-        "not_files": entry.not_files,
+        **fields_of(entry, "path", "url", "newer_at_destination", "missing_here", "ignored", "left_out", "not_files"),
+        **{name: asdict(getattr(entry, name)) for name in _TALLIES},
+        "there": asdict(entry.there) if entry.as_of is not None or entry.there.files else None,
         "unreadable": len(entry.unreadable),
         "as_of": None if entry.as_of is None else round(entry.as_of, 3),
         "answers": entry.silence is None and entry.problem is None,
@@ -91,10 +86,6 @@ def _entry_data(entry: EntryStatus) -> dict[str, Any]:
 # Jobs that are named for each entry.
 _JOBS = 3
 _TALLIES = ("here", "there", "to_upload", "to_download", "conflicts", "never_verified")
-
-
-def _tally(tally: FileTally) -> dict[str, int]:
-    return {"files": tally.files, "bytes": tally.bytes}
 
 
 def _lines(
