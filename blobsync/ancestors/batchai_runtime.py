@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 # For programs of any job: some find out by them where they run. Each process gets its own values.
 VARIABLES: Mapping[str, str] = {
@@ -113,17 +113,15 @@ exec "$@"
 """
 
 
-class PlainJob(NamedTuple):
-    """Parts of a job. Each process gets ``variables``, with its own values in place of ``$NAME``; ``wrapper`` stands
-    before the command; ``outputs`` are folders of results by their names, from the root of the job on."""
+def plain_options(given: object, env: Mapping[str, str]) -> dict[str, Any]:
+    """The options of a job for what the ``batchai`` key of a cluster file asks for, in a job with the variables
+    ``env``; those of any job where there is none.
 
-    variables: Mapping[str, str]
-    wrapper: tuple[str, ...]
-    outputs: Mapping[str, str]
-
-
-def plain_job(given: Mapping[str, Any], env: Mapping[str, str]) -> PlainJob:
-    """What the ``batchai`` key of a cluster file asks for, in a job with the variables ``env``."""
+    Each process gets ``variables``, with its own values in place of ``$NAME``; ``wrapper`` stands before the command;
+    ``outputs`` are folders of results by their names, from the root of the job on.
+    """
+    if not isinstance(given, Mapping):
+        return {"variables": dict(VARIABLES)}
     outputs = {str(name): str(path) for name, path in dict(given.get("outputs") or {}).items()}
     std = str(given.get("std_out_err") or "$AZ_BATCHAI_SHARED_JOB_TEMP")
     variables = {
@@ -150,7 +148,8 @@ def plain_job(given: Mapping[str, Any], env: Mapping[str, str]) -> PlainJob:
     # The user's own variables may refer to those of the service.
     mine = {name: text for name, text in env.items() if name not in variables and _REFERS.search(text)}
     below = {name: _ROOT.sub("", path) for name, path in {**outputs, STD_ID: std}.items() if _ROOT.match(path)}
-    return PlainJob({**variables, **mine}, _wrapper(given), below)
+    options = {"variables": {**VARIABLES, **variables, **mine}, "wrapper": list(_wrapper(given)), "outputs": below}
+    return options | ({"job_file": given["job_file"]} if isinstance(given.get("job_file"), str) else {})
 
 
 def _wrapper(given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -160,15 +159,6 @@ def _wrapper(given: Mapping[str, Any]) -> tuple[str, ...]:
     kept = ("bash", "-c", script, "batchai")
     count = given.get("mpi_processes")
     return ("mpirun", "-n", str(count), "sh", "-c", _OF_MPI, "batchai", *kept) if count else kept
-
-
-def plain_options(given: object, env: Mapping[str, str]) -> dict[str, Any]:
-    """The options of a job for what the ``batchai`` key asks for; those of any job where there is none."""
-    if not isinstance(given, Mapping):
-        return {"variables": dict(VARIABLES)}
-    made = plain_job(given, env)
-    options = {"variables": {**VARIABLES, **made.variables}, "wrapper": list(made.wrapper), "outputs": made.outputs}
-    return options | ({"job_file": given["job_file"]} if isinstance(given.get("job_file"), str) else {})
 
 
 def renewed(options: Mapping[str, Any], env: Mapping[str, str]) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -146,13 +146,6 @@ OUTRANKED: Mapping[str, Sequence[tuple[str, tuple[str, ...]]]] = {
 _INSTANCE_GPUS = re.compile(r"v[0-9]{1,2}g([1-9][0-9]?)$")
 
 
-class JobKeys(NamedTuple):
-    """Keys that the cluster's jobs cannot have (``refusals``), and keys without effect on them (``notes``)."""
-
-    refusals: tuple[JobRefusal, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 def enclosing(modes: Mapping[str, str]) -> Mapping[str, str]:
     """Maps each folder entry inside another one that jobs write to, to that one; ``modes`` are those of all entries.
 
@@ -218,13 +211,15 @@ def _instance(values: Mapping[str, Any], platform: str) -> tuple[str, int | None
     return ", ".join(names), counts.pop() if len(counts) == 1 else None
 
 
-def job_keys(document: Document, values: Mapping[str, Any], platform: str, folders: Sequence[FolderEntry]) -> JobKeys:
+def job_keys(
+    document: Document, values: Mapping[str, Any], platform: str, folders: Sequence[FolderEntry]
+) -> tuple[Sequence[JobRefusal], tuple[str, ...]]:
     """Why jobs on ``platform`` are refused, and what users are told, each with its place. Shows no value."""
     refusals = [
         JobRefusal(path, document.error(path, sentence)) for path, sentence in _refused(values, platform, folders)
     ]
     notes = [f"{document.place(path)}: {'.'.join(path)}: {text}" for path, text in _notes(values, platform, folders)]
-    return JobKeys(tuple(refusals), (*_labels(document, values, platform), *notes))
+    return refusals, (*_labels(document, values, platform), *notes)
 
 
 def _labels(document: Document, values: Mapping[str, Any], platform: str) -> Iterator[str]:

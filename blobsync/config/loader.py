@@ -553,7 +553,7 @@ class ClusterFile:
         folders, code = reader.folders(), reader.code()
         self._check_numbers()
         platform = _platform(values)
-        jobs = job_keys(self.document, values, platform, folders)
+        refusals, notes = job_keys(self.document, values, platform, folders)
         return Cluster(
             name=self._name,
             file=self.document.file,
@@ -566,8 +566,8 @@ class ClusterFile:
             docker=Docker(**values.get("docker", {})),
             values=values,
             **{key: values[key] for key in _AS_WRITTEN if key in values},
-            job_notes=jobs.notes,
-            job_refusals=(*jobs.refusals, *self._of_buckets(folders)),
+            job_notes=notes,
+            job_refusals=(*refusals, *self._of_buckets(folders)),
             document=self.document,
             written=self._written,
         )

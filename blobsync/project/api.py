@@ -752,12 +752,20 @@ class Project:
         link cannot cover, unless one of the two is set.
         """
         from blobsync.project import sharing
+        from blobsync.store.sas import sas_url
 
-        place = self.resolve(path)
-        request = sharing.LinkRequest(
-            permission, int(expiry.total_seconds()), each, container, self.cluster.flag("use_cli_auth")
+        place, seconds = self.resolve(path), int(expiry.total_seconds())
+        cli_auth = self.cluster.flag("use_cli_auth")
+
+        def sign(one: Resolution, scope: str) -> str:
+            account, environ = one.entry.account, self.environ
+            return sas_url(
+                account, one.remote, permission, seconds, scope=scope, environ=environ, use_cli_auth=cli_auth
+            )
+
+        return sharing.make_links(
+            self.connections, place, self._inner(place), each=each, container=container, sign=sign
         )
-        return sharing.make_links(self.connections, place, self._inner(place), request, self.environ)
 
     def _impatient(self, account: StorageAccount) -> BlobStore:
         """A store that fails soon if the account does not answer."""

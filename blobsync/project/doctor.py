@@ -340,10 +340,11 @@ def _recovery(about: str, store: RestBlobStore) -> CheckResult:
 
 def _leftovers(about: str, store: RestBlobStore, folders: Iterable[str]) -> Iterator[CheckResult]:
     try:
-        names, size = leftover_blocks(store, folders)
+        found = leftover_blocks(store, folders)
     except BlobsyncError as error:
         yield failed_check(about, "leftovers", error, CheckStatus.WARN)
         return
+    names, size = list(found), sum(found.values())
     if names:
         said = "1 upload began and never ended" if len(names) == 1 else f"{len(names):,} uploads began and never ended"
         detail = f"{said}, and left {size:,} bytes of uncommitted blocks: {', '.join(names[:3])}"

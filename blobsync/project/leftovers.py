@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
 from blobsync.base.errors import LocalFileError, UntrustedStateError
@@ -26,15 +26,9 @@ _ABOUT = "this project"
 _NAMED = 20
 
 
-class Leftovers(NamedTuple):
-    """The names of blobs with only uncommitted blocks, and the bytes of these."""
-
-    names: tuple[str, ...]
-    size: int
-
-
-def leftover_blocks(store: RestBlobStore, folders: Iterable[str]) -> Leftovers:
-    """Search quickly below ``folders`` (each ends with ``/``, or is empty)."""
+def leftover_blocks(store: RestBlobStore, folders: Iterable[str]) -> dict[str, int]:
+    """The names of blobs with only uncommitted blocks, and the bytes of these. Searches quickly below ``folders`` (each
+    ends with ``/``, or is empty)."""
     found: dict[str, int] = {}
     for folder in folders:
         for name in islice(store.without_content(folder, _PAGES), _CLOSER):
@@ -42,7 +36,7 @@ def leftover_blocks(store: RestBlobStore, folders: Iterable[str]) -> Leftovers:
             # An existing blob may have such blocks as well, but the listing does not show it.
             if blocks is not None and blocks.uncommitted and not blocks.committed and store.head(name) is None:
                 found[name] = sum(block.size for block in blocks.uncommitted)
-    return Leftovers(tuple(found), sum(found.values()))
+    return found
 
 
 def examine_downloads(root: Path, environ: Mapping[str, str]) -> Iterator[CheckResult]:

@@ -7,7 +7,7 @@ the whole container, which must be requested explicitly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -17,21 +17,6 @@ from blobsync.config.mapping import Resolution
 from blobsync.project.browse import list_path, nothing_at
 from blobsync.store.open_locations import Connections
 from blobsync.store.rest.store import RestBlobStore
-from blobsync.store.sas import sas_url
-
-
-@dataclass(frozen=True, slots=True)
-class LinkRequest:
-    """The rights of the links (letters), and their validity in seconds.
-
-    ``each``: one link per blob of a folder; ``container``: one that opens the whole container.
-    """
-
-    rights: str
-    seconds: int
-    each: bool = False
-    container: bool = False
-    use_cli_auth: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -51,14 +36,18 @@ def make_links(
     connections: Connections,
     place: Resolution,
     inner: Sequence[Resolution],
-    request: LinkRequest,
-    environ: Mapping[str, str],
+    *,
+    each: bool,
+    container: bool,
+    sign: Callable[[Resolution, str], str],
 ) -> Iterator[Link]:
     """The links for one path; ``inner`` are nested folder entries.
 
-    Raises ``NothingMatchedError``, ``CredentialError``, and ``UsageError`` for a folder that one link cannot cover.
+    ``each``: one link per blob of a folder; ``container``: one that opens the whole container. ``sign`` makes the URL
+    of a place with that scope. Raises ``NothingMatchedError``, ``CredentialError``, and ``UsageError`` for a folder
+    that one link cannot cover.
     """
-    if request.each and request.container:
+    if each and container:
         raise UsageError("--each and --container cannot be combined")
     end = connections.open(place.remote)
     blob = None if place.folder_only or not end.name else end.store.head(end.name)
@@ -67,17 +56,17 @@ def make_links(
     first = next(entries, None)
     if first is None:
         raise nothing_at(place, connections.open(place.remote))
-    if request.container:
-        yield _link(place, request, "container", environ, _warn_of_container(place))
+    if container:
+        yield Link(place.path, sign(place, "container"), "container", _warn_of_container(place))
     elif is_blob:
-        yield _link(place, request, "blob", environ)
-    elif request.each:
+        yield Link(place.path, sign(place, "blob"), "blob")
+    elif each:
         for entry in chain([first], entries):
             if why := reaches_another(entry.path):
                 raise UnsafeNameError(f"{entry.path}: no link for it, its name {why}", path=entry.path)
-            yield _link(_place_of(entry.path, place, inner), request, "blob", environ)
+            yield Link(entry.path, sign(_place_of(entry.path, place, inner), "blob"), "blob")
     elif end.name and isinstance(end.store, RestBlobStore) and end.store.has_folders():
-        yield _link(place, request, "folder", environ, _warn_of_nested(inner))
+        yield Link(place.path, sign(place, "folder"), "folder", _warn_of_nested(inner))
     else:
         raise UsageError(
             f"{place.path} is a folder, and {place.entry.account.account_name} can sign for one blob or the whole "
@@ -90,22 +79,6 @@ def _place_of(path: str, place: Resolution, inner: Sequence[Resolution]) -> Reso
     """A listed blob by its exact name: ``..`` in a name has no meaning for the service."""
     owner = next((other for other in inner if path.startswith(f"{other.path}/")), place)
     return replace(owner, path=path, remote=owner.remote.child(path[len(owner.path) + 1 :]))
-
-
-def _link(
-    place: Resolution, request: LinkRequest, scope: str, environ: Mapping[str, str], warning: str | None = None
-) -> Link:
-    account = place.entry.account
-    url = sas_url(
-        account,
-        place.remote,
-        request.rights,
-        request.seconds,
-        scope=scope,
-        environ=environ,
-        use_cli_auth=request.use_cli_auth,
-    )
-    return Link(place.path, url, scope, warning)
 
 
 def _warn_of_container(place: Resolution) -> str:
