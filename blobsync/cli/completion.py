@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -107,18 +107,27 @@ def _chosen_cluster(ctx: typer.Context) -> str | None:
 
 
 def complete_job(ctx: typer.Context, incomplete: str) -> Offers:
-    """The newest jobs, by the ends of their ids, each with its state and command; contacts no cluster."""
+    """The newest jobs, by the ends of their ids, each with its state and command; behind a slash the tasks of one.
+    Contacts no cluster."""
     from blobsync.project.open_jobs import open_jobs
 
     try:
         jobs = open_jobs().history(limit=_JOBS)
     except (BlobsyncError, OSError):
         return []
+    head, slash, _ = incomplete.partition("/")
+    if slash:
+        tasks = [task for job in jobs if job.run_id.endswith(head) for task in job.tasks]
+        return _offered((f"{head}/{task.number}", f"{task.state}, {_words(task.parameters)}") for task in tasks)
     whole = any(job.run_id.startswith(incomplete) for job in jobs) and bool(incomplete)
     return _offered(
         (job.run_id if whole else job.run_id.rpartition("_")[2], f"{job.state}, {' '.join(job.spec.argv)}")
         for job in jobs
     )
+
+
+def _words(parameters: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
 def complete_history(ctx: typer.Context, incomplete: str) -> Offers:

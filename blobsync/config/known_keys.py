@@ -313,6 +313,7 @@ USER: Mapping[str, Key] = {
     "safe_projects": TEXTS,
     "trusted_buckets": TEXTS,
     "trusted_profiles": TEXTS,
+    "notify": Key(Kind.MAPPING, keys={"command": TEXTS}),
 }
 
 CLUSTER: Mapping[str, Key] = {**_ACT, **_PHILLY, **_OURS}

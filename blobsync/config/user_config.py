@@ -31,6 +31,7 @@ class UserConfig(NamedTuple):
     safe_projects: tuple[str, ...] = ()
     trusted_buckets: tuple[str, ...] = ()
     trusted_profiles: tuple[str, ...] = ()
+    notify: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -64,5 +65,6 @@ def load_user_config(environ: Mapping[str, str]) -> UserConfig:
         safe_projects=(*projects, *values.get("safe_projects", ())),
         trusted_buckets=(*buckets, *values.get("trusted_buckets", ())),
         trusted_profiles=tuple(values.get("trusted_profiles", ())),
+        notify=tuple(values.get("notify", {}).get("command", ())),
         warnings=tuple(checker.warnings),
     )

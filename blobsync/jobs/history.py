@@ -117,6 +117,7 @@ class History:
         """Record a backend's report; keeps what the backend has forgotten."""
         known, now = _settle(record, info), time.time()
         with self._file.writing() as database:
+            before = database.execute("select state from jobs where run_id=?", (record.run_id,)).fetchone()
             database.execute(
                 "update jobs set state=?, exit_code=?, restarts=?, reason=?, started=?, ended=?, nodes=?, confirmed=?"
                 " where run_id=?",
@@ -130,7 +131,9 @@ class History:
             if known.tasks and known.tasks != record.info.tasks:
                 values = json.dumps([astuple(task) for task in known.tasks])
                 database.execute("insert or replace into tasks values (?, ?)", (record.run_id, values))
-        return replace(record, info=replace(known, changes=changes), states=states, confirmed=now, current=True)
+        is_first = known.state.is_final and before is not None and not State(before["state"]).is_final
+        fresh = replace(record, info=replace(known, changes=changes), states=states, confirmed=now, current=True)
+        return replace(fresh, has_just_ended=is_first)
 
     def ask_scale(self, record: JobRecord, nodes: int, at: float) -> JobRecord:
         """Record that an elastic job was asked, at that time, to have this number of nodes."""

@@ -14,7 +14,8 @@ class JobRecord:
     """One submitted job with its last known state. Times in seconds since 1970.
 
     ``confirmed`` is when its backend last sent ``info`` (0: never), ``current`` whether that was just now. ``home`` is
-    where it was submitted; jobs that an older blobsync recorded have none. ``states`` are the known changes of its
+    where it was submitted; jobs that an older blobsync recorded have none. ``has_just_ended``: this look was the first
+    to see its end. ``states`` are the known changes of its
     state, by their times; ``spans_of`` makes spans of them.
     """
 
@@ -29,6 +30,7 @@ class JobRecord:
     confirmed: float = 0.0
     current: bool = False
     states: tuple[StateChange, ...] = field(default=(), repr=False)
+    has_just_ended: bool = False
 
     def __repr__(self) -> str:
         code = f" ({self.info.exit_code})" if self.info.exit_code else ""

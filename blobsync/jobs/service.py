@@ -269,7 +269,7 @@ class JobService(JobQueries):
                 return
             left -= 1
             # Each attempt has the code that the job had.
-            new = resubmit(self._context, record).record
+            new = resubmit(self._context, record, tasks=self.failed_tasks(record)).record
             yield Attempt(record, causes, new.run_id)
             record = new
 

@@ -24,6 +24,7 @@ from blobsync.backends.protocol import (
 from blobsync.base.errors import BlobsyncError, JobError, JobNotFoundError, UsageError
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.detached import end_told
+from blobsync.jobs.notify import tell_of_end
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobspec.node_sas import grant
 from blobsync.jobspec.spec import RunInfo, State
@@ -89,7 +90,9 @@ def refresh(context: JobContext, records: Sequence[JobRecord]) -> JobList:
             problems.append(_not_confirmed(group[0], error))
             continue
         for record, info in zip(group, infos, strict=True):
-            fresh[record.run_id] = context.history.update(record, end_told(context, record, info))
+            now = fresh[record.run_id] = context.history.update(record, end_told(context, record, info))
+            if now.has_just_ended:
+                tell_of_end(context, now)
         problems += [problem for record in group if (problem := _renewed(context, record, backend))]
         answered |= {_place_of(record) for record in group}
     problems += _remove_secrets(context, answered)

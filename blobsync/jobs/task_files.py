@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +20,7 @@ from blobsync.keep.checkpoints import best_field, value_at
 from blobsync.local.names import relative_name
 from blobsync.store.protocol import BlobStore
 
+_METRIC = re.compile(r"[^:/][^:]*:[^:]+(:(min|max))?")
 # A larger file is not read (bytes).
 _MOST_BYTES = 1 << 20
 # How many blobs are read at a time.
@@ -28,9 +30,9 @@ _AT_A_TIME = 16
 def read_metrics(context: JobContext, record: JobRecord, metric: str) -> dict[int, float]:
     """The value of ``FILE:FIELD``, as ``keep_best`` names one, of each task that has it. In a file of JSON lines the
     last line counts. Raises ``UsageError`` for another form."""
-    file, _, field = best_field(metric)[0].partition(":")
-    if not file or not field or metric.count(":") > 2:
+    if not _METRIC.fullmatch(metric):
         raise UsageError(f"--metric {metric!a} is not FILE:FIELD", hint="--metric metrics.json:eval.loss")
+    file, _, field = best_field(metric)[0].partition(":")
     found = {}
     for number, body in _bodies(context, record, file):
         lines = body.decode("utf-8", "replace").strip().split("\n")

@@ -173,7 +173,7 @@ class NodeJob:
         self._beside_spec = Path(os.path.abspath(arguments.job)).parent
         self._holding = Path(os.path.abspath(arguments.run_dir)) / HOLDING_FOLDER
         self.owns_parent = arguments.root is None
-        root = arguments.root or scratch_root(spec.run_id + self.task, node_rank, environ)
+        root = arguments.root or scratch_root(spec.run_id + self.task.replace("/", "_"), node_rank, environ)
         self.root = Path(os.path.abspath(root))
         self.work_dir = self.root / str(spec.options.get("work_dir", ""))
         self.in_image = wanted_image(spec) is not None
@@ -195,6 +195,12 @@ class NodeJob:
     def removes_root(self, code: int) -> bool:
         """Whether the job's files are removed from this node when the command has ended with ``code``."""
         return not (self.in_place or self.keep_root == "always" or (self.keep_root == "failed" and code))
+
+    @property
+    def retries(self) -> int:
+        """How often the command of a sweep's task is run again here when it has failed; other jobs are watched."""
+        is_alone = self.number is not None and self.spec.tasks and not self.spec.spread and self.spec.world_size == 1
+        return self.spec.retries if is_alone else 0
 
     @property
     def is_at_end(self) -> bool:

@@ -58,13 +58,24 @@ class HeldSignals:
 
 
 def run_processes(
-    job: NodeJob, held: HeldSignals, log_of: Callable[[Ranks], Path | None], all_ranks: Sequence[Ranks]
+    job: NodeJob,
+    held: HeldSignals,
+    log_of: Callable[[Ranks], Path | None],
+    all_ranks: Sequence[Ranks],
+    restore: Callable[[], None] = lambda: None,
 ) -> int:
     """Run processes to their end; the first failure ends the others. Passes received signals on to them.
 
-    Stops the processes when the parent of this one exits, because nothing else would.
+    Stops the processes when the parent of this one exits, because nothing else would. ``restore`` brings the last
+    checkpoint before a retry.
     """
     code = run_once(job, held, log_of, all_ranks)
+    for retry in range(1, job.retries + 1):
+        if not code or job.stopped or held:
+            break
+        job.say(f"the command ended with {code}; it starts again, retry {retry} of {job.retries}")
+        restore()
+        code = run_once(job, held, log_of, all_ranks)
     stay(job, held, code)
     return code
 

@@ -44,7 +44,8 @@ def run_rank(job: NodeJob, places: JobPlaces, held: HeldSignals, *, log: bool) -
     with suppress(FileNotFoundError):
         write_text(job.run_dir / "up" / str(ranks.rank), "")
     member = member_of(job, held, partial(restore_again, job, places))
-    code = _run(job, held, member, lambda one: job.rank_log(one.rank) if log else None, [ranks])
+    restore = partial(restore_again, job, places)
+    code = _run(job, held, member, lambda one: job.rank_log(one.rank) if log else None, [ranks], restore)
     # The disk may be full by now.
     with suppress(OSError):
         write_text(done, str(code))
@@ -66,10 +67,15 @@ def run_rank(job: NodeJob, places: JobPlaces, held: HeldSignals, *, log: bool) -
 
 
 def _run(
-    job: NodeJob, held: HeldSignals, member: Member | None, log_of: Callable[[Ranks], Path | None], ranks: list[Ranks]
+    job: NodeJob,
+    held: HeldSignals,
+    member: Member | None,
+    log_of: Callable[[Ranks], Path | None],
+    ranks: list[Ranks],
+    restore: Callable[[], None],
 ) -> int:
     if member is None:
-        return run_processes(job, held, log_of, ranks)
+        return run_processes(job, held, log_of, ranks, restore)
     return member.run(log_of, ranks[0])
 
 
@@ -107,7 +113,8 @@ def run_node(job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
     uploader.start()
     write_text(job.run_dir / "phase", "running")
     ranks = ranks_of_node(job.spec, job.node_rank)
-    code = _run(job, held, member, lambda one: job.rank_log(one.rank), list(ranks))
+    restore = partial(restore_again, job, places)
+    code = _run(job, held, member, lambda one: job.rank_log(one.rank), list(ranks), restore)
     job.say(f"the command ended with {code}")
     fine = uploader.stop(code)
     if member:

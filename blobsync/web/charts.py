@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from blobsync.jobs.node_use import NodeUse
 from blobsync.jobs.record import JobRecord
+from blobsync.jobs.task_table import TaskRow
 from blobsync.jobs.timeline import lasting_text, moments_of, spans_of
 from blobsync.plan.progress import RatePoint
 from blobsync.project.logbook import TransferEntry
@@ -120,6 +121,26 @@ def rate_curve(points: Sequence[RatePoint]) -> tuple[str, float]:
 
 
 _WIDTH, _HEIGHT = 600, 110
+
+
+def task_chart(rows: Sequence[TaskRow], metric: str) -> dict[str, object] | None:
+    """The metric of each task, else how long it ran, as a point each; None for fewer than two."""
+    values = [(row.task.number, row.metric if metric else row.seconds and row.seconds / 60) for row in rows]
+    known = [(number, value) for number, value in values if value is not None]
+    if len(known) < 2:
+        return None
+    low, high = min(value for _, value in known), max(value for _, value in known)
+    first, last = min(number for number, _ in known), max(number for number, _ in known)
+    points = [
+        (
+            f"{10 + (number - first) / (last - first) * (_WIDTH - 20):.1f}",
+            f"{_HEIGHT - 10 - (value - low) / ((high - low) or 1.0) * (_HEIGHT - 20):.1f}",
+            f"task {number}: {value:g}",
+        )
+        for number, value in known
+    ]
+    words = {"name": metric or "Minutes", "low": f"{low:.4g}", "high": f"{high:.4g}"}
+    return {**words, "points": points, "width": _WIDTH, "height": _HEIGHT}
 
 
 def timeline(record: JobRecord, now: float) -> Markup:

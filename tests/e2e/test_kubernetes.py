@@ -184,6 +184,24 @@ def test_a_program_that_fails_on_one_node_ends_the_job_with_its_code(lab: KubeLa
     lab.run("-c", "k8s", "submit", "--wait", "exit 7", code=7)
 
 
+def test_tasks_of_a_sweep_are_pods_with_logs_and_outputs_of_their_own(lab: KubeLab) -> None:
+    lab.kubernetes(output="per_job")
+    line = "printf '%s\\n' {word}; printf %s {word} > $BLOBSYNC_OUTPUT/word; [ -e /again ] || [ {n} != 1 ]"
+    job_id = lab.submit("k8s", "--zip", "--sweep", "n=0..2", "--sweep", "word=a b,$(pwd),it's", "--parallel", "2", line)
+    ended = lab.until(job_id)
+    assert (ended["status"], ended["task_counts"]) == ("Failed", {"Completed": 2, "Failed": 1}), ended
+    tasks = lab.ask("q", job_id)["jobs"][0]["tasks"]
+    assert [(each["index"], each["exit_code"]) for each in tasks] == [(0, 0), (1, 1), (2, 0)]
+    assert lab.run("logs", f"{job_id}/2").out == "it's\n"
+    own = f"mine/output/{job_id}"
+    assert lab.container.names(f"{own}/") == [f"{own}/{number}/word" for number in range(3)]
+    assert lab.container.get(f"{own}/1/word") == b"$(pwd)"
+    next_id = lab.ask("resubmit", job_id, "--failed")["job_id"]
+    lab.until(next_id)
+    assert [each["index"] for each in lab.ask("q", next_id)["jobs"][0]["tasks"]] == [1]
+    assert lab.container.names(f"mine/output/{next_id}/") == [f"mine/output/{next_id}/1/word"]
+
+
 @pytest.mark.soak
 def test_the_printed_request_runs_once_its_secret_is_filled(lab: KubeLab, kube_cluster: RealCluster) -> None:
     plan = lab.ask("-c", "k8s", "submit", "--dry-run", "echo", "by hand")

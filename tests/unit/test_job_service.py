@@ -531,3 +531,32 @@ def test_a_job_that_is_put_back_into_the_queue_is_reported_again(tmp_path: Path)
 
 
 _QUEUED = RunInfo("me_1_a", State.QUEUED, reason="full")
+
+
+def test_the_users_own_command_is_run_once_at_the_end_of_a_job(tmp_path: Path, fake: Ordered) -> None:
+    own = tmp_path / "config" / "blobsync" / "config.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("notify: {command: [sh, -c, 'echo $BLOBSYNC_JOB $BLOBSYNC_JOB_STATE; pwd']}\n")
+    own.chmod(0o600)
+    environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    noted: list[str] = []
+    cluster = Cluster("eu", "eu.yaml", tmp_path, values={"notify": {"command": ["touch", "pwned"]}})
+    context = JobContext(tmp_path, environ, cluster, note=noted.append, backends={"eu": fake})
+    jobs = JobQueries(context)
+    record = context.history.add(make_spec("exit", "3", cluster="eu"), JobRef("me_1_0badcafe", "n", "memory"), "fake")
+    fake.jobs[record.run_id] = RunInfo(record.run_id, State.FAILED, 3)
+    other = context.history.find(record.run_id)
+    for each in (record, other):
+        assert jobs.get(each).state is State.FAILED
+    told, said = context.state.root / "notify.txt", f"{record.run_id} Failed\n{own.parent}\n"
+    until = time.monotonic() + 30
+    while not (told.exists() and told.read_text() == said) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert told.read_text() == said and not noted
+    own.write_text("notify: {command: [/no/such/program]}\n")
+    record = context.history.add(
+        make_spec("x", cluster="eu", run_id="me_2_0badcafe"), JobRef("me_2_0badcafe", "m"), "f"
+    )
+    fake.jobs[record.run_id] = RunInfo(record.run_id, State.COMPLETED, 0)
+    assert jobs.get(record).state is State.COMPLETED
+    assert "notify.command was not run for me_2_0badcafe" in noted[0]

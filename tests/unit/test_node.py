@@ -22,7 +22,7 @@ from blobsync.base.events import BytesMoved, BytesReused, Expected, FilesCounted
 from blobsync.code.unpack import unpack_archive
 from blobsync.jobs.node_use import node_use
 from blobsync.jobs.parse import read_causes
-from blobsync.jobspec.spec import CodeRef, FolderLink, Secrets
+from blobsync.jobspec.spec import CodeRef, FolderLink, Secrets, TaskArray
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.places import JobPlaces
 from blobsync.node.transfers import NodeProgress, NodeTransfers
@@ -62,6 +62,22 @@ def test_one_argument_with_spaces_is_a_shell_line(node: Node) -> None:
     spec = make_spec('echo "$WORLD_SIZE ranks" | tr a-z A-Z; exit 7', code=node.code({"a.py": ""}))
     assert node.do("node", spec).returncode == 7
     assert node.log() == "1 RANKS\n"
+
+
+def test_a_task_has_its_parameters_and_its_failed_command_is_run_again(node: Node) -> None:
+    node.env = {"BLOBSYNC_TASK": "4"}
+    tasks = TaskArray(2, 0, numbers=(3, 4), names=("word",), rows=(("x",), ("a 'b",)))
+    line = "echo {word} $BLOBSYNC_PARAM_WORD >> log; cat log; [ $(wc -l < log) = 3 ]"
+    spec = make_spec(line, code=node.code({"a.py": ""}), tasks=tasks, retries=3)
+    assert node.do("node", spec).returncode == 0
+    log = (node.run / "task_4" / "user_logs" / "std_log.txt").read_text()
+    assert log == "a 'b a 'b\n" * (1 + 2 + 3)
+    said = (node.run / "task_4" / "system_logs" / "node_0.txt").read_text()
+    assert "the command ended with 1; it starts again, retry 2 of 3" in said
+    # A job without tasks is submitted again, by watch; a number that there is not is refused.
+    assert node.do("node", replace(spec, tasks=None, argv=("exit 3 ",))).returncode == 3
+    node.env["BLOBSYNC_TASK"] = "0"
+    assert "the job has no task '0'" in node.do("node", spec).stderr
 
 
 def test_the_cluster_file_chooses_the_folder_and_the_prefix(node: Node) -> None:

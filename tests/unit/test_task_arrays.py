@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,25 @@ def test_the_cpus_of_the_cluster_file_are_those_of_a_task(tmp_path: Path) -> Non
     assert spec["template"]["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "500m"}}
 
 
+def test_a_sweep_is_an_indexed_job_whose_pods_know_the_numbers_of_its_tasks(tmp_path: Path) -> None:
+    swept = make_spec("x", "{n}", tasks=TaskArray(2, 0, numbers=(3, 7), names=("n",), rows=(("a",), ("b",))))
+    made = _kubernetes_job(tmp_path, replace(swept, platform="kubernetes"))
+    assert (made["spec"]["completions"], made["spec"]["parallelism"]) == (2, 2)
+    assert made["spec"]["template"]["metadata"]["annotations"] == {"blobsync.dev/task-numbers": "3,7"}
+    body = job(notes={"blobsync.dev/tasks": "2", "blobsync.dev/task-numbers": "3,7"}, completions=2, parallelism=2)
+    body["status"]["completedIndexes"] = "0"
+    (one,) = read_jobs({"items": [body]})
+    running = pod(1, "Running")
+    running["metadata"].setdefault("annotations", {})["blobsync.dev/task-numbers"] = "3,7"
+    pods = read_pods({"items": [running]})
+    found = job_info(one, pods, {})
+    assert [(task.number, task.state, task.exit_code) for task in found.tasks] == [
+        (3, State.COMPLETED, 0),
+        (7, State.RUNNING, None),
+    ]
+    assert [each.task for each in pods] == [7]
+
+
 def _info(pods: Sequence[dict[str, Any]], *conditions: tuple[str, str, str], done: str = "") -> Any:
     body = job(*conditions, notes={"blobsync.dev/tasks": "5"}, completions=5, parallelism=2)
     body["status"]["completedIndexes"] = done
@@ -222,6 +242,29 @@ def test_the_code_of_an_array_is_the_highest_of_a_task_and_none_is_started_again
         child.code = each
     assert pool.look(canceled=False) == code and len(runner.children) == 2
     assert ("it broke" in (files.log.read_text() if files.log.exists() else "")) is bool(code)
+
+
+def test_gpus_are_divided_among_tasks_and_a_canceled_task_ends_alone(tmp_path: Path) -> None:
+    files, runner = RunFiles(tmp_path / "job"), Runner()
+    files.make({})
+    spec = make_spec("x", tasks=TaskArray(4, 0, numbers=(1, 2, 5, 9)), gpus_per_node=2, options={"in_place": "/p"})
+    pool = TaskPool(spec, files, ("node",), runner, {}, list("abcde"), lambda: 100.0)
+    pool.look(canceled=False)
+    assert [child.env["CUDA_VISIBLE_DEVICES"] for child in runner.children] == ["a,b", "c,d"]
+    files.cancel_task(2)
+    files.cancel_task(9)
+    pool.look(canceled=False)
+    runner.children[0].code, runner.children[1].code = 0, 143
+    pool.look(canceled=False)
+    assert [child.env["BLOBSYNC_TASK"] for child in runner.children] == ["1", "2", "5"]
+    runner.children[2].code = 0
+    assert pool.look(canceled=False) == 0
+    states = {number: task.state for number, task in files.read_tasks().items()}
+    done, gone = State.COMPLETED, State.CANCELED
+    assert states == {1: done, 2: gone, 5: done, 9: gone}
+    with files.tasks.open("a") as file:
+        file.write('{"number": 1, "state": "Lost"}\n{"number": "x", "state": "Failed"}\n{"number": 5')
+    assert {number: task.state for number, task in files.read_tasks().items()} == states
 
 
 def test_a_canceled_array_begins_nothing_and_ends_when_its_tasks_have(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ import yaml
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.redaction import register_secret
 from blobsync.jobs.history import History
-from blobsync.jobspec.spec import JobRef, JobSpec
+from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, TaskInfo
+from blobsync.jobspec.sweep import sweep
 from blobsync.local.running_records import RunningRecords
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.plan.progress import Progress, WorkerProgress
@@ -28,6 +29,7 @@ from blobsync.plan.transfer_plan import Direction
 from blobsync.project.keeper_records import keeper_state
 from blobsync.project.logbook import TransferEntry, TransferLog
 from blobsync.web.source import Source
+from tests.fakes.jobs import make_spec
 from tests.fakes.web_pages import WebPages, words_of
 
 _ACCOUNT = {"account_name": "a", "account_key": "U0VOVElORUw=", "blob_endpoint": "http://127.0.0.1:9/a"}
@@ -386,3 +388,19 @@ def test_transfers_and_keepers_that_cannot_be_read_are_not_taken_for_none(pages:
     state.unfinished_file.mkdir()
     said = pages.get("/").text
     assert said.count("unfinished.sqlite cannot be used") == 1
+
+
+def test_a_sweep_is_a_table_of_its_tasks_with_the_log_of_one(pages: WebPages, state: StateDir) -> None:
+    history = History(state.root / "jobs.sqlite")
+    spec = make_spec("train", tasks=sweep(["lr=1,<b>"]), cluster="aml")
+    record = history.add(spec, JobRef(spec.run_id, spec.run_id), "local")
+    tasks = (TaskInfo(0, State.COMPLETED, 0, 0, 10.0, 70.0), TaskInfo(1, State.FAILED, 3, 0, 10.0, 130.0))
+    history.update(record, RunInfo(spec.run_id, State.FAILED, 3, tasks=tasks))
+    shown = pages.get(f"/jobs/{spec.run_id}?log=task_1/user_logs/std_log.txt").text
+    said = words_of(shown)
+    assert "1 of 2 done, 1 failed" in said and "0 Completed 1 1.0" in said and "1 Failed (3) &lt;b&gt; 2.0" in said, (
+        said
+    )
+    assert shown.count("<circle") == 2 and 'href="?log=task_1/user_logs/std_log.txt#log"' in shown
+    refused = words_of(pages.get(f"/jobs/{spec.run_id}?metric=x").text)
+    assert "--metric" in refused and "is not FILE:FIELD" in refused

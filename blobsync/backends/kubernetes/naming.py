@@ -24,6 +24,8 @@ CONTAINER_NOTE = "blobsync.dev/container"
 LEAST_NOTE = "blobsync.dev/least-nodes"
 # How many tasks of an array.
 TASKS_NOTE = "blobsync.dev/tasks"
+# Of a sweep, also on its pods: the numbers of its tasks in the order of the indexes, as Slurm writes those of an array.
+NUMBERS_NOTE = "blobsync.dev/task-numbers"
 # https://kueue.sigs.k8s.io/docs/tasks/run/jobs/; the annotation allows a plain Job to change its size (untested).
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 ELASTIC_NOTE = "kueue.x-k8s.io/elastic-job"

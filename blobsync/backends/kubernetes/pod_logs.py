@@ -62,8 +62,9 @@ class PodLog:
         if self.others.body and not any(one.begins for one in found.values()):
             found[f"pod_{pod.index}"] = self.others
         attempt = f"attempt_{pod.attempt}/" if pod.attempt else ""
+        task = "" if pod.task is None else f"task_{pod.task}/"
         return {
-            f"{attempt}{'user_logs' if name.startswith('std_log') else 'system_logs'}/{name}.txt": one
+            f"{task}{attempt}{'user_logs' if name.startswith('std_log') else 'system_logs'}/{name}.txt": one
             for name, one in found.items()
         }
 

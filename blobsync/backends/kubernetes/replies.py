@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -20,6 +21,7 @@ from blobsync.backends.kubernetes.naming import (
     INDEX_LABEL,
     JOB_LABEL,
     LEAST_NOTE,
+    NUMBERS_NOTE,
     QUEUE_LABEL,
     RELEASED_NOTE,
     RENEWED_NOTE,
@@ -29,9 +31,10 @@ from blobsync.backends.kubernetes.naming import (
 )
 from blobsync.backends.kubernetes.pod import CONTAINER
 from blobsync.backends.protocol import ClusterSummary, Holder
-from blobsync.base.errors import SETUP_FAILED_EXIT
+from blobsync.base.errors import SETUP_FAILED_EXIT, UsageError
 from blobsync.base.formatting import count_text, quoted
-from blobsync.jobspec.spec import RUN_ID, RunInfo, State, StateChange
+from blobsync.jobspec.spec import RUN_ID, RunInfo, State, StateChange, TaskInfo
+from blobsync.jobspec.sweep import MOST_TASKS, read_array
 
 # https://kubernetes.io/docs/concepts/containers/images/: the kubelet's reasons for an image that cannot be pulled.
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
@@ -82,6 +85,8 @@ class Pod:
     begun: float | None = None
     ran: float | None = None
     finished: float | None = None
+    # Of a sweep.
+    task: int | None = None
 
     @property
     def is_over(self) -> bool:
@@ -117,6 +122,8 @@ class KubernetesJob:
     least: int
     elastic: bool = False
     array: bool = False
+    # The numbers of a sweep's tasks, by index.
+    numbers: Sequence[int] = ()
     succeeded: tuple[range, ...] = ()
     failed: tuple[range, ...] = ()
     suspended: bool = False
@@ -173,6 +180,7 @@ def read_kubernetes_job(body: Mapping[str, Any]) -> KubernetesJob:
         least=min(least, nodes),
         elastic=elastic,
         array=array,
+        numbers=_task_numbers(notes),
         succeeded=_indexes(_text(status, "completedIndexes")),
         failed=_indexes(_text(status, "failedIndexes")),
         suspended=_map(body, "spec").get("suspend") is True,
@@ -223,6 +231,7 @@ def _read_pod(body: Mapping[str, Any]) -> Pod:
         begun=_when(body, "status", "startTime"),
         ran=_when(state, "running", "startedAt") or _when(state, "terminated", "startedAt"),
         finished=_when(state, "terminated", "finishedAt"),
+        task=next(iter(_task_numbers(notes)[index : index + 1]), None),
     )
 
 
@@ -246,7 +255,38 @@ def job_info(
     over = [job.conditions[one][2] for one in ("Failed", "Complete") if one in job.conditions]
     ended = job.completed or next(iter(over), None)
     reason = _reason(job, pods, events, state, shown)
-    return replace(info, reason=reason, ended=ended if state.is_final else None)
+    tasks = tuple(_task_infos(job, latest)) if job.array and job.nodes <= MOST_TASKS else ()
+    return replace(info, reason=reason, ended=ended if state.is_final else None, tasks=tasks)
+
+
+def _task_numbers(notes: Mapping[str, Any]) -> Sequence[int]:
+    with suppress(UsageError):
+        return read_array(_text(notes, NUMBERS_NOTE)).all_numbers
+    return ()
+
+
+def _task_infos(job: KubernetesJob, pods: Sequence[Pod]) -> Iterator[TaskInfo]:
+    """The state of each task, by what the Job says of its index, else by its latest pod."""
+    latest = {pod.index: pod for pod in pods}
+    numbers = job.numbers if len(job.numbers) == job.nodes else range(job.nodes)
+    for index, number in enumerate(numbers):
+        pod = latest.get(index)
+        state = _task_state(job, index, pod)
+        times = (pod.ran, pod.finished if state.is_final else None) if pod else (None, None)
+        code = 0 if state is State.COMPLETED else pod.exit_code if pod and state.is_final else None
+        yield TaskInfo(number, state, code, pod.attempt if pod else 0, *times)
+
+
+def _task_state(job: KubernetesJob, index: int, pod: Pod | None) -> State:
+    if _holds(job.succeeded, index):
+        return State.COMPLETED
+    if _holds(job.failed, index):
+        return State.FAILED
+    if job.is_over or (job.canceled and not job.active):
+        return State.CANCELED if job.canceled else State.UNKNOWN
+    if pod is None or pod.is_over or not pod.node:
+        return State.QUEUED
+    return State.RUNNING if pod.running else State.PREPARING
 
 
 def running_nodes(pods: Sequence[Pod]) -> int:

@@ -21,6 +21,7 @@ from blobsync.backends.kubernetes.naming import (
     JOB_LABEL,
     LEAST_NOTE,
     MANAGED_BY,
+    NUMBERS_NOTE,
     QUEUE_LABEL,
     RELEASED_NOTE,
     RUN_ID_NOTE,
@@ -36,6 +37,7 @@ from blobsync.backends.kubernetes.settings import KubernetesSettings
 from blobsync.base.errors import SETUP_FAILED_EXIT, shell_code
 from blobsync.jobspec.node_sas import rights_needed
 from blobsync.jobspec.spec import OWN_SECRETS, JobSpec, Secrets
+from blobsync.jobspec.sweep import array_text
 
 Object = Mapping[str, Any]
 
@@ -256,7 +258,7 @@ def _job(place: _Place, settings: KubernetesSettings, mounts: tuple[Mount, ...])
     content: dict[str, Any] = {
         "completionMode": "Indexed",
         "completions": spec.tasks.count if spec.tasks else count,
-        "parallelism": spec.tasks.parallel if spec.tasks else count,
+        "parallelism": (spec.tasks.parallel or spec.tasks.count) if spec.tasks else count,
         **_when_it_fails(spec),
         "podReplacementPolicy": "Failed",
         "ttlSecondsAfterFinished": settings.ttl_days * _DAY,
@@ -265,11 +267,15 @@ def _job(place: _Place, settings: KubernetesSettings, mounts: tuple[Mount, ...])
         content["activeDeadlineSeconds"] = spec.timeout_s
     notes = {LEAST_NOTE: str(spec.min_nodes)} if elastic else {}
     notes |= {TASKS_NOTE: str(spec.tasks.count)} if spec.tasks else {}
+    numbers = {NUMBERS_NOTE: array_text(replace(spec.tasks, parallel=0))} if spec.tasks and not spec.spread else {}
+    notes |= numbers
     notes |= {ELASTIC_NOTE: "true"} if elastic and settings.queue else {}
     job = place.object("batch/v1", "Job", place.name, {"spec": content}, notes)
     if settings.queue:
         job["metadata"]["labels"][QUEUE_LABEL] = settings.queue
     content["template"] = pod_template(spec, place.name, settings, mounts, several=_most_nodes(spec) > 1)
+    if numbers:
+        content["template"]["metadata"]["annotations"] = numbers
     return job
 
 

@@ -111,7 +111,12 @@ FIELDS: tuple[FormField, ...] = (
     _option("time", "Time limit of Slurm", WHERE),
     FormField("timeout", "Time limit", WHERE, key="timeout", example="5h"),
     FormField(
-        "retries", "Retries", WHERE, FieldEntry.NUMBER, key="retries", help="After a failure that looks temporary."
+        "retries",
+        "Retries",
+        WHERE,
+        FieldEntry.NUMBER,
+        key="retries",
+        help="After a failure that looks temporary; of a sweep's task, after any.",
     ),
     FormField("image", "Image", SURROUNDINGS, key="docker.image", example="pytorch/pytorch:latest"),
     FormField("launcher", "Launcher", SURROUNDINGS, FieldEntry.CHOICE, key="launcher"),

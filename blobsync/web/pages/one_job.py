@@ -17,15 +17,18 @@ from starlette.routing import Route
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact, redact_answer
 from blobsync.config.loader import cluster_names
-from blobsync.jobs.logs import FetchedLogs, attempt_of, log_piece, rank_of, search_logs
+from blobsync.jobs.logs import FetchedLogs, attempt_of, log_piece, rank_of, search_logs, task_of
 from blobsync.jobs.node_use import left_behind, node_of_log, preparing_text, seconds_behind, use_of_nodes
 from blobsync.jobs.queries import known_causes
-from blobsync.jobs.record import JobRecord
+from blobsync.jobs.record import JobRecord, JobTask
 from blobsync.jobs.submit import Submitted
+from blobsync.jobs.task_table import task_rows
 from blobsync.jobspec.spec import SERVICES, State
+from blobsync.jobspec.task_states import counts_text
+from blobsync.project.jobs import Jobs
 from blobsync.project.open_jobs import open_jobs
 from blobsync.web.app_state import app_state_of, form_of
-from blobsync.web.charts import timeline, use_charts
+from blobsync.web.charts import task_chart, timeline, use_charts
 from blobsync.web.events import live_parts
 from blobsync.web.render import fragment, page
 
@@ -46,20 +49,19 @@ _BADGES = {
 
 def badge_of(record: JobRecord) -> tuple[str, str]:
     """The class and the words of a job's state."""
-    code = f" ({record.exit_code})" if record.exit_code else ""
-    return _BADGES[record.state], f"{record.state}{code}"
+    return _BADGES[record.state], _state_words(record)
 
 
 def _show(request: Request) -> Response:
     source, query = app_state_of(request).source, request.query_params
     jobs = open_jobs(source.root, environ=source.environ)
     record = jobs.find(request.path_params["run_id"])
+    chosen, metric = query.get("log", ""), query.get("metric", "")[:200]
     if "fresh" in query:
         record = jobs.get(record)
-        fetched = jobs.logs(record)
+        fetched = _fetched(jobs, record, chosen)
     else:
-        fetched = jobs.fetched_logs(record)
-    chosen = query.get("log", "")
+        fetched = jobs.fetched_logs(record).of_task(_chosen_task(record, chosen))
     name = chosen if chosen in fetched.names else fetched.leading
     wanted = query.get("find", "")[:500]
     found = search_logs(fetched, wanted)
@@ -74,9 +76,47 @@ def _show(request: Request) -> Response:
         follow_at=f"/jobs/{record.run_id}/log?name={quote(chosen)}&start={piece.end if piece else ''}",
         clusters=cluster_names(source.root),
         warnings=app_state_of(request).submit_warnings.get(record.run_id, ()),
-        parts=_parts(record, fetched, name or ""),
+        parts={**_parts(record, fetched, name or ""), "job-tasks": _tasks(jobs, record, metric)},
         record=record,
+        metric=metric,
     )
+
+
+def _chosen_task(record: JobRecord, log: str) -> int | None:
+    """Of a sweep, which may have thousands of logs: the task whose logs are shown, that of ``log`` or the first."""
+    task = task_of(log)
+    return record.tasks[0].number if record.tasks and task is None else task
+
+
+def _fetched(jobs: Jobs, record: JobRecord, log: str) -> FetchedLogs:
+    return jobs.logs(record, task=_chosen_task(record, log))
+
+
+def _tasks(jobs: Jobs, record: JobRecord, metric: str, *, asks: bool = False) -> str:
+    """The tasks of a sweep; ``asks``: with the last line of each, which the cluster is asked for."""
+    if not record.tasks:
+        return ""
+    rows, problem = task_rows(record, {}, {}), ""
+    if metric or asks:
+        try:
+            rows = tuple(jobs.task_rows(record, metric=metric))
+        except BlobsyncError as error:
+            problem = error.message
+    return fragment(
+        "job_tasks.html",
+        rows=[(row, (_BADGES[row.task.state], _state_words(row.task))) for row in rows],
+        names=tuple(record.tasks[0].parameters),
+        counts=counts_text([task.info for task in record.tasks]),
+        log="std_log_process_0.txt" if record.spec.has_numbered_logs else "std_log.txt",
+        metric=metric,
+        problem=problem,
+        chart=task_chart(rows, metric),
+    )
+
+
+def _state_words(job: JobRecord | JobTask) -> str:
+    code = f" ({job.exit_code})" if job.exit_code else ""
+    return f"{job.state}{code}"
 
 
 def _parts(record: JobRecord, fetched: FetchedLogs, name: str) -> dict[str, str]:
@@ -125,6 +165,7 @@ def _label(name: str) -> str:
 def _follow(request: Request) -> Response:
     source, query = app_state_of(request).source, request.query_params
     run_id, chosen = request.path_params["run_id"], query.get("log", "")
+    metric = query.get("metric", "")[:200]
     over: dict[str, Mapping[str, str]] = {}
 
     def look() -> Mapping[str, str]:
@@ -132,8 +173,9 @@ def _follow(request: Request) -> Response:
             return over["parts"]
         jobs = open_jobs(source.root, environ=source.environ)
         record = jobs.get(run_id)
-        fetched = jobs.logs(record)
+        fetched = _fetched(jobs, record, chosen)
         parts = _parts(record, fetched, (chosen if chosen in fetched.names else fetched.leading) or "")
+        parts["job-tasks"] = _tasks(jobs, record, metric, asks=True)
         if record.state.is_final:
             over["parts"] = parts
         return parts
@@ -157,8 +199,8 @@ def _log(request: Request) -> Response:
 
     def look(start: int | None) -> tuple[tuple[str, ...], int | None, bool]:
         jobs = open_jobs(source.root, environ=source.environ)
-        over = jobs.get(run_id).state.is_final
-        fetched = jobs.logs(run_id)
+        now = jobs.get(run_id)
+        over, fetched = now.state.is_final, _fetched(jobs, now, chosen)
         name = chosen if chosen in fetched.names else fetched.leading
         if name is None:
             return (), start, over
