@@ -18,7 +18,6 @@ from blobsync.node.echo import Echo
 from blobsync.node.job import NodeArguments, NodeJob, demand_startable, parse_arguments, read_text
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError, node_rank_from_launcher, ranks_from_launcher
-from blobsync.node.spread import run_spread
 from blobsync.node.stopping import WARNINGS, HeldSignals
 
 
@@ -78,6 +77,9 @@ def _do(arguments: NodeArguments, job: NodeJob, places: JobPlaces, held: HeldSig
     if arguments.verb == "spread":
         if arguments.log:
             _write_log(job)
+        # A quarter of what is imported, at each start of a process on a node, and jobs do without.
+        from blobsync.node.spread import run_spread
+
         return run_spread(job, places)
     return verbs.run_in_terminal(job, held)
 
