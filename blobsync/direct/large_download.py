@@ -218,14 +218,9 @@ def start_record(
 
     ``destination`` is the final path of the file, ``blob`` the URL of its source, without a SAS.
     """
-    record = records.take(destination, make=True)
-    if record is None:
-        return None
     with suppress(LocalFileError):
         kept = part.keep()
-        if record.begin(UnfinishedDownload(destination, blob, version.etag, version.size, kept.name, kept.inode)):
-            return record
-    record.remove()
+        return records.start(UnfinishedDownload(destination, blob, version.etag, version.size, kept.name, kept.inode))
     return None
 
 
@@ -431,7 +426,7 @@ class LargeDownloadJob(FileJob):
 
     def _left(self, relative: RelativeName) -> tuple[PartFile, RangeRecord] | None:
         """The part file and record that an earlier run left of this version; those of another version are removed."""
-        record = self._records.take(self._folder.path_of(relative), make=False) if self._records else None
+        record = self._records.take(self._folder.path_of(relative)) if self._records else None
         if record is None:
             return None
         try:
@@ -450,10 +445,7 @@ class LargeDownloadJob(FileJob):
     def _reopened(self, relative: RelativeName, record: RangeRecord) -> PartFile | None:
         """The part file of a record with ranges of this version, if it exists unchanged."""
         of, version = record.of, self._version
-        if not record.ranges:
-            return None
-        assert of is not None, "ranges are of something"
-        if not of.is_of(self._blob, version.etag, version.size):
+        if not record.ranges or not of.is_of(self._blob, version.etag, version.size):
             return None
         return self._folder.reopen(relative, version.size, KeptName(of.part, of.inode))
 

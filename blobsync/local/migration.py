@@ -7,7 +7,9 @@ version can neither read nor write: it says so, and never shows an empty history
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import shutil
 import sqlite3
 import time
@@ -23,7 +25,8 @@ from blobsync.local.database import transaction, version_of
 TRANSFERS = ("transfers.sqlite",)
 _BLOCKS = "blocks.sqlite"
 _BEGUN, _RUNNING, _KEEPERS = "begun", "running", "keepers"
-UNFINISHED = (_BLOCKS, _BEGUN, _RUNNING)
+_DOWNLOADS, _FETCHES = "downloads", "fetches"
+UNFINISHED = (_BLOCKS, _BEGUN, _RUNNING, _DOWNLOADS, _FETCHES)
 
 # What the tables of each version of jobs.sqlite lack.
 JOB_COLUMNS = {
@@ -43,7 +46,7 @@ create view earlier.transfers as select id, began, entry from "its rows are in j
 """
 # A process of another machine that has written nothing for so long (seconds) is taken to be gone.
 _SILENT = 60.0
-_MOST = 200_000
+_MOST = 32 << 20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -99,9 +102,11 @@ def take_over_unfinished(db: sqlite3.Connection, file: Path, bring_up_to_date: C
         _copy_blocks(db, folder / _BLOCKS)
         begun = _records(folder / _BEGUN)
         db.executemany("INSERT OR IGNORE INTO running (kind, id, record) VALUES ('begun', ?, ?)", begun)
+        _copy_pieces(db, folder / _DOWNLOADS, "destination", _range)
+        _copy_pieces(db, folder / _FETCHES, "blob", _block)
         # Killed before the end, it starts once more.
         db.execute("PRAGMA user_version = 0")
-    for name in (_BEGUN, _RUNNING):
+    for name in (_BEGUN, _RUNNING, _DOWNLOADS, _FETCHES):
         shutil.rmtree(folder / name, ignore_errors=True)
     for left in (*folder.glob(f"{_BLOCKS}*"), *(folder / _KEEPERS).glob("*.json")):
         left.unlink(missing_ok=True)
@@ -110,10 +115,43 @@ def take_over_unfinished(db: sqlite3.Connection, file: Path, bring_up_to_date: C
 def _copy_blocks(db: sqlite3.Connection, file: Path) -> None:
     """All rows of the earlier journal of blocks; what is damaged saved sending only."""
     with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as old:
-        for table in ("uploads", "blocks", "committed"):
-            rows = old.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608 - our own names
-            marks = ", ".join("?" * len(rows[0])) if rows else ""
-            db.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", rows)  # noqa: S608 - marks only
+        rows = old.execute("SELECT blob, etag FROM committed").fetchall()
+        db.executemany("INSERT OR IGNORE INTO committed VALUES (?, ?)", rows)
+        for id, blob, size, mtime_ns, inode, at in old.execute("SELECT * FROM uploads").fetchall():
+            head = {"size": size, "mtime_ns": mtime_ns, "inode": int(inode)}
+            blocks = old.execute("SELECT sha256, size, current FROM blocks WHERE upload = ?", (id,)).fetchall()
+            _copy_work(db, ("uploads", json.dumps(blob), json.dumps(head), at), blocks)
+
+
+def _copy_pieces(
+    db: sqlite3.Connection, folder: Path, name: str, piece: Callable[..., tuple[int, int, bytes | None]]
+) -> None:
+    """What had arrived of files and blobs: each was a file with a head, and a line for each piece.
+
+    One that is not whole saved fetching only.
+    """
+    for _, text in _records(folder):
+        head, *lines = text.splitlines()
+        with suppress(ValueError, TypeError, KeyError):
+            known = {key: value for key, value in parse_object(head).items() if not key.startswith("blobsync_")}
+            work = (folder.name, json.dumps(known[name]), json.dumps(known), time.time())
+            _copy_work(db, work, [piece(*line.split(" ")) for line in lines])
+
+
+def _copy_work(
+    db: sqlite3.Connection, work: tuple[str, str, str, float], pieces: list[tuple[bytes | int, int, bytes | int | None]]
+) -> None:
+    id = secrets.randbits(62)
+    if db.execute("INSERT OR IGNORE INTO unfinished VALUES (?, ?, ?, ?, ?)", (id, *work)).rowcount:
+        db.executemany("INSERT OR REPLACE INTO pieces VALUES (?, ?, ?, ?)", [(id, *piece) for piece in pieces])
+
+
+def _range(start: str, length: str, checksum: str) -> tuple[int, int, bytes]:
+    return int(start, 16), int(length, 16), bytes.fromhex(checksum)
+
+
+def _block(index: str, crc64: str) -> tuple[int, int, bytes | None]:
+    return int(index), 1, None if crc64 == "-" else bytes.fromhex(crc64)
 
 
 def _demand_alone(folder: Path) -> None:
@@ -133,9 +171,9 @@ def _demand_alone(folder: Path) -> None:
 
 
 def _records(folder: Path) -> Iterator[tuple[str, str]]:
-    """The small files of JSON in a folder, by their names."""
+    """The records in a folder, by the names of their files."""
     with suppress(OSError):
         for name in os.listdir(folder):
-            if name.endswith(".json") and not name.startswith("."):
+            if name.endswith((".json", ".ranges", ".blocks")) and not name.startswith("."):
                 with suppress(OSError), open(os.open(folder / name, _READ), "rb") as source:
-                    yield name.removesuffix(".json"), source.read(_MOST).decode("utf-8", "replace")
+                    yield name.partition(".")[0], source.read(_MOST).decode("utf-8", "replace")

@@ -394,6 +394,18 @@ def left_over(place: Path, folders: Collection[Path] = ()) -> int:
     return size
 
 
+def is_in_use(path: str) -> bool:
+    """Whether the writer of a temporary file lives, or cannot be told from one that does."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _is_dead(fd, fcntl.flock, time.time)
+    finally:
+        os.close(fd)
+
+
 def _names_in(folder: Path) -> list[str]:
     try:
         return os.listdir(folder)

@@ -1,18 +1,17 @@
-"""Records that let interrupted transfers resume: the blocks that were sent, the ranges that were fetched, and what was
-about to be written.
+"""Records that let interrupted transfers resume: what of a file or blob was sent or has arrived, and what was about
+to be written.
 
-The journal of blocks holds which uncommitted blocks this project has sent, and what it committed last. With it a
-killed upload resumes, and a changed file sends only what changed. It only saves bytes: its contents are compared
-with the service's own list of blocks before anything is skipped, and without it whole files are sent.
+A :class:`Journal` has a piece for each block or range, in ``unfinished.sqlite``. A piece is written some 50 ms after
+what it is about, and outlives the process. After a power failure pieces may be missing, or the file damaged, which
+starts anew then: that costs bytes only, because nothing is skipped for what it says alone.
 
-A block's row is written some 50 ms after the service acknowledged it, and outlives the process. After a power failure
-the journal may lack rows, or be damaged and start anew: that costs bytes only.
-
-A small file for each unfinished download holds which of its ranges are on the disk. The first line names the blob's
-version and the part file; each further line is one range with its checksum. A line is written after its bytes, so that
-after a kill all recorded ranges are there. After a power failure they may not be, and somebody may have changed the
-part file: a range counts only if its checksum matches what is on the disk. That is a CRC32 where the whole file is
-compared with an MD5 in the end, and a SHA-256 where it is not.
+* Of uploads: which uncommitted blocks this project has sent, and what it committed last. With it a killed upload
+  resumes, and a changed file sends only what changed. It is compared with the service's own list of blocks.
+* Of downloads: the blob's version, the part file, and the ranges that are in it. Somebody may have changed the part
+  file: a range counts only if its checksum matches what is on the disk. That is a CRC32 where the whole file is
+  compared with an MD5 in the end, and a SHA-256 where it is not. Whoever writes to a part file locks it, and has the
+  record with it.
+* Of what a service fetches from outside Azure: ``fetch_records``.
 
 What a process is about to write stands in files of its own, line by line, for the next command, if the process is
 killed. The index gets what was written and verified, some seconds later. A file that a killed process wrote in
@@ -29,29 +28,25 @@ gone. A file that cannot be written costs nothing but that knowledge.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
-import re
+import secrets
 import sqlite3
 import threading
 import time
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import LocalState
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.local.database import BATCH, ExpendableDatabase, storable
 from blobsync.local.errors import raise_unless_gone
 from blobsync.local.names import is_own_temporary
-from blobsync.local.part_files import remove_leftover
+from blobsync.local.part_files import is_in_use, remove_leftover
 from blobsync.local.state_databases import UNFINISHED
 from blobsync.local.state_dir import StateDir
 
@@ -59,13 +54,139 @@ from blobsync.local.state_dir import StateDir
 _SAVE_SECONDS = 0.05
 _SAVE_SHARE = 0.05
 # https://learn.microsoft.com/rest/api/storageservices/put-block: uncommitted blocks are dropped after a week.
-_BLOCKS_LIVE_SECONDS = 7 * 86_400
+KEPT_SECONDS = 7 * 86_400.0
+# The most work on one file that a kill may cost, in seconds.
+WORTH_SECONDS = 0.5
+# CRC32 and SHA-256.
+_CHECKSUM_BYTES = (4, 32)
 
-_STAGED = "SELECT sha256, blocks.size FROM blocks JOIN uploads ON upload = id WHERE blob = ? AND at > ?"
-_UNFINISHED = (
-    "SELECT blob, uploads.size, mtime_ns, inode, SUM(blocks.size) FROM uploads JOIN blocks ON upload = id"
-    " WHERE current AND at > ? AND blob IN (MARKS) GROUP BY id"
-)
+
+class Work(NamedTuple):
+    """Something unfinished: ``head`` says of what it is, ``at`` when it last went on (seconds since 1970). ``key`` is
+    its name in the file."""
+
+    id: int
+    key: str
+    head: dict[str, Any]
+    at: float
+
+
+class Piece(NamedTuple):
+    """What is done of it. ``key`` tells the pieces of one work apart; ``mark`` is a checksum, or what else is known."""
+
+    key: Any
+    size: int
+    mark: Any
+
+
+class Journal:
+    """What of unfinished work of one ``kind`` is done. Safe to use from several threads and processes. Never raises.
+
+    A name has one work. Who begins it anew gets another id; what is put under the one before is ignored.
+    ``on_trouble`` gets one sentence if the file cannot be used any more. ``clock`` gives seconds since 1970, ``steady``
+    seconds that are never set back. With ``seconds`` 0 each piece is saved at once.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        kind: str,
+        on_trouble: Callable[[str], None] = lambda text: None,
+        *,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+        seconds: float = _SAVE_SECONDS,
+    ) -> None:
+        self._file = ExpendableDatabase(file, UNFINISHED, on_trouble)
+        self._kind = kind
+        self._clock = clock
+        self._steady = steady
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._unsaved: list[tuple[int, Piece]] = []
+        self._save_at = steady()
+
+    def find(self, name: str | None = None) -> list[Work]:
+        """The work of this name, or all."""
+        query = "SELECT id, name, head, at FROM unfinished WHERE kind = ? AND name = ifnull(?, name)"
+        rows = self.rows(query, self._kind, None if name is None else _key(name))
+        return [Work(id, key, _object(head), at) for id, key, head, at in rows]
+
+    def pieces(self, id: int) -> list[Piece]:
+        """What is done of it, in the order of the keys."""
+        query = "SELECT key, size, mark FROM pieces WHERE work = ? ORDER BY key"
+        return list(map(Piece._make, self.rows(query, id)))
+
+    def begin(self, name: str, head: Mapping[str, Any]) -> int | None:
+        """Begin the work of this name anew; returns its id, None if it cannot be written."""
+        id, row = secrets.randbits(62), (self._kind, _key(name))
+        query = "DELETE FROM pieces WHERE work IN (SELECT id FROM unfinished WHERE kind = ? AND name = ?)"
+        values = (id, *row, json.dumps(head), self._clock())
+        self.write((query, row), ("INSERT OR REPLACE INTO unfinished VALUES (?, ?, ?, ?, ?)", values))
+        return None if self._file.given_up else id
+
+    def put(self, id: int, piece: Piece) -> None:
+        """Record that this is done of a work."""
+        with self._lock:
+            self._unsaved.append((id, piece))
+            is_due = self._steady() >= self._save_at
+        if is_due:
+            self.save()
+
+    def remove(self, id: int) -> None:
+        """Forget a work: it is finished or given up."""
+        self.write(("DELETE FROM pieces WHERE work = ?", (id,)), ("DELETE FROM unfinished WHERE id = ?", (id,)))
+
+    def save(self) -> None:
+        """Write what was put since the last save."""
+        with self._lock:
+            rows, self._unsaved = self._unsaved, []
+            began = self._steady()
+            self._save_at = began + self._seconds
+
+        def write(db: sqlite3.Connection) -> None:
+            ids = {id for id, _ in rows}
+            db.executemany("UPDATE unfinished SET at = ? WHERE id = ?", [(self._clock(), id) for id in ids])
+            put = "INSERT OR REPLACE INTO pieces SELECT id, ?, ?, ? FROM unfinished WHERE id = ?"
+            db.executemany(put, [(*piece, id) for id, piece in rows])
+
+        if rows:
+            self._file.write(write)
+        if rows and self._seconds:
+            with self._lock:
+                self._save_at = max(self._save_at, began + (self._steady() - began) / _SAVE_SHARE)
+
+    def close(self) -> None:
+        """Save and close the file; the next use opens it again."""
+        self.save()
+        self._file.close()
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """What the query finds."""
+        self.save()
+        return self._file.read(lambda db: db.execute(query, values).fetchall()) or []
+
+    def write(self, *statements: tuple[str, tuple[object, ...]]) -> None:
+        """Run the statements as one transaction."""
+
+        def run(db: sqlite3.Connection) -> None:
+            for statement, values in statements:
+                db.execute(statement, values)
+
+        self.save()
+        self._file.write(run)
+
+
+def _key(name: str) -> str:
+    """A name as the file has it: SQLite takes no half surrogates, which a path that is no UTF-8 has."""
+    return json.dumps(name)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        return parse_object(text)
+    except (ValueError, TypeError):
+        return {}
 
 
 class Unfinished(NamedTuple):
@@ -82,10 +203,10 @@ class Unfinished(NamedTuple):
 
 
 class BlockJournal:
-    """Safe to use from several threads and processes. Never raises.
+    """The blocks of uploads: blobs are named by their URL, blocks by the SHA-256 of their content.
 
-    Blobs are named by their URL, blocks by the SHA-256 of their content. ``on_trouble`` gets one sentence if the file
-    cannot be used any more. ``clock`` gives seconds since 1970, ``steady`` seconds that are never set back.
+    The mark of a block is 1 if it is of the file as it was when it was last sent. Arguments and errors as of a
+    :class:`Journal`.
     """
 
     def __init__(
@@ -96,138 +217,80 @@ class BlockJournal:
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._file = ExpendableDatabase(
+        self._journal = Journal(
             file,
-            UNFINISHED,
+            "uploads",
             lambda why: on_trouble(f"the journal of blocks {why}; whole files are sent instead"),
+            clock=clock,
+            steady=steady,
         )
         self._clock = clock
-        self._steady = steady
-        self._lock = threading.Lock()
-        self._unsaved: list[tuple[str, bytes, int]] = []
-        self._save_at = steady()
-
-    # -- queries ------------------------------------------------------------------------------------------------
+        self._ids: dict[str, int] = {}
 
     def staged(self, blob: str) -> dict[bytes, int]:
         """The blocks that were sent for ``blob`` and not committed, with their sizes in bytes."""
-        if not storable(blob):
-            return {}
-        self.save()
-        return dict(self._file.read(lambda db: db.execute(_STAGED, (blob, self._oldest)).fetchall()) or ())
+        return {key: size for work in self._recent(blob) for key, size, _ in self._journal.pieces(work.id)}
 
     def unfinished(self, blobs: Iterable[str]) -> dict[str, Unfinished]:
         """Those of ``blobs`` that have uncommitted blocks of the file as it was when it was last sent."""
-        rows = self._select(blobs, _UNFINISHED, self._oldest)
-        return {blob: Unfinished(size, mtime_ns, int(inode), there) for blob, size, mtime_ns, inode, there in rows}
+        works, found = {work.key: work for work in self._recent()}, dict[str, Unfinished]()
+        for blob in blobs if works else ():
+            if work := works.get(_key(blob)):
+                there = sum(size for _, size, is_current in self._journal.pieces(work.id) if is_current)
+                with suppress(TypeError):
+                    found |= {blob: Unfinished(**work.head, there=there)} if there else {}
+        return found
 
     def committed(self, blobs: Iterable[str]) -> dict[str, str]:
         """The ETags of those of ``blobs`` that this project wrote last, from blocks named by content."""
-        return dict(self._select(blobs, "SELECT blob, etag FROM committed WHERE blob IN (MARKS)"))
-
-    # -- updates ------------------------------------------------------------------------------------------------
+        wanted, found = [blob for blob in blobs if storable(blob)], dict[str, str]()
+        for start in range(0, len(wanted), BATCH):
+            batch = wanted[start : start + BATCH]
+            marks = ",".join("?" * len(batch))
+            query = f"SELECT blob, etag FROM committed WHERE blob IN ({marks})"  # noqa: S608 - marks only
+            found |= dict(self._journal.rows(query, *batch))
+        return found
 
     def begin(self, blob: str, near: LocalState) -> None:
         """Start an upload of the file ``near`` to ``blob``. Keeps blocks that were sent for another version of it."""
-        if not storable(blob):
-            return
-        stamp = (near.size, near.mtime_ns, str(near.inode))
-
-        def write(db: sqlite3.Connection) -> None:
-            db.execute("DELETE FROM blocks WHERE upload IN (SELECT id FROM uploads WHERE at <= ?)", (self._oldest,))
-            db.execute("DELETE FROM uploads WHERE at <= ?", (self._oldest,))
-            row = db.execute("SELECT id, size, mtime_ns, inode FROM uploads WHERE blob = ?", (blob,)).fetchone()
-            if row is None:
-                row_of = "INSERT INTO uploads (blob, size, mtime_ns, inode, at) VALUES (?, ?, ?, ?, ?)"
-                db.execute(row_of, (blob, *stamp, self._clock()))
-            elif row[1:] != stamp:
-                db.execute("UPDATE blocks SET current = 0 WHERE upload = ?", (row[0],))
-                db.execute("UPDATE uploads SET size = ?, mtime_ns = ?, inode = ? WHERE id = ?", (*stamp, row[0]))
-
-        self.save()
-        self._file.write(write)
+        head = {"size": near.size, "mtime_ns": near.mtime_ns, "inode": near.inode}
+        known = next(iter(self._recent(blob)), None)
+        for work in self._journal.find():
+            if work.at <= self._oldest:
+                self._journal.remove(work.id)
+        id = self._journal.begin(blob, head) if known is None else known.id
+        if known is not None and known.head != head:
+            forget = ("UPDATE pieces SET mark = 0 WHERE work = ?", (id,))
+            self._journal.write(forget, ("UPDATE unfinished SET head = ? WHERE id = ?", (json.dumps(head), id)))
+        if id is not None:
+            self._ids[blob] = id
 
     def put(self, blob: str, sha256: bytes, size: int) -> None:
         """Record a block of the file that ``begin`` named: the service has acknowledged or listed it."""
-        with self._lock:
-            self._unsaved.append((blob, sha256, size))
-            due = self._steady() >= self._save_at
-        if due:
-            self.save()
+        if blob in self._ids:
+            self._journal.put(self._ids[blob], Piece(sha256, size, 1))
 
     def finish(self, blob: str, etag: str) -> None:
         """Record that the blob was committed as the version ``etag``, and drop its other blocks."""
-
-        def write(db: sqlite3.Connection) -> None:
-            db.execute("DELETE FROM blocks WHERE upload = (SELECT id FROM uploads WHERE blob = ?)", (blob,))
-            db.execute("DELETE FROM uploads WHERE blob = ?", (blob,))
-            db.execute("INSERT OR REPLACE INTO committed (blob, etag) VALUES (?, ?)", (blob, etag))
-
-        self.save()
+        for work in self._journal.find(blob):
+            self._journal.remove(work.id)
         if storable(blob):
-            self._file.write(write)
+            self._journal.write(("INSERT OR REPLACE INTO committed (blob, etag) VALUES (?, ?)", (blob, etag)))
 
     def save(self) -> None:
         """Write what was recorded since the last save."""
-        with self._lock:
-            rows, self._unsaved = self._unsaved, []
-            began = self._steady()
-            self._save_at = began + _SAVE_SECONDS
-
-        def write(db: sqlite3.Connection) -> None:
-            blobs = {blob for blob, _, _ in rows}
-            db.executemany("UPDATE uploads SET at = ? WHERE blob = ?", [(self._clock(), blob) for blob in blobs])
-            db.executemany(
-                "INSERT OR REPLACE INTO blocks (upload, sha256, size, current)"
-                " SELECT id, ?, ?, 1 FROM uploads WHERE blob = ?",
-                [(sha256, size, blob) for blob, sha256, size in rows],
-            )
-
-        rows = [row for row in rows if storable(row[0])]
-        if rows:
-            self._file.write(write)
-            with self._lock:
-                self._save_at = max(self._save_at, began + (self._steady() - began) / _SAVE_SHARE)
+        self._journal.save()
 
     def close(self) -> None:
         """Save and close the file; the next use opens it again."""
-        self.save()
-        self._file.close()
-
-    # -- inside -------------------------------------------------------------------------------------------------
+        self._journal.close()
 
     @property
     def _oldest(self) -> float:
-        return self._clock() - _BLOCKS_LIVE_SECONDS
+        return self._clock() - KEPT_SECONDS
 
-    def _select(self, blobs: Iterable[str], query: str, *first: object) -> list[tuple[Any, ...]]:
-        wanted = [blob for blob in blobs if storable(blob)]
-        self.save()
-
-        def read(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
-            found = []
-            for start in range(0, len(wanted), BATCH):
-                batch = wanted[start : start + BATCH]
-                found += db.execute(query.replace("MARKS", ",".join("?" * len(batch))), (*first, *batch)).fetchall()
-            return found
-
-        return (self._file.read(read) if wanted else None) or []
-
-
-FOLDER = "downloads"
-
-# As long as the service keeps blocks that were never committed.
-KEPT_SECONDS = 7 * 24 * 3600.0
-
-# The most work on one file that a kill may cost, in seconds.
-WORTH_SECONDS = 0.5
-
-_RANGES_VERSION = 1
-_SUFFIX = ".ranges"
-_OPEN = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-# More than any download writes; the rest is not read.
-_MOST_BYTES = 32 << 20
-_LINE = re.compile(rb"^([0-9a-f]{1,15}) ([0-9a-f]{1,15}) ([0-9a-f]{8}|[0-9a-f]{64})$", re.MULTILINE)
+    def _recent(self, blob: str | None = None) -> list[Work]:
+        return [work for work in self._journal.find(blob) if work.at > self._oldest]
 
 
 class RecordedRange(NamedTuple):
@@ -261,76 +324,65 @@ class UnfinishedDownload:
         """Whether the ranges are of this version of this blob."""
         return (self.blob, self.etag, self.size) == (blob, etag, size)
 
+    def give_up(self) -> bool:
+        """Remove the part file, unless another process writes to it; returns whether none does."""
+        return remove_leftover(self.part_path) or not is_in_use(self.part_path)
 
-class LineFile:
-    """A record whose first line says of what it is, locked while it is open; safe to use from several threads."""
 
-    def __init__(self, fd: int, path: str) -> None:
-        """Takes over ``fd``, which is locked."""
-        self._fd, self._path = fd, path
-        self._lock = threading.RLock()
+class OpenWork:
+    """A work that this process goes on with. Safe to use from several threads."""
 
-    def _begin(self, head: Mapping[str, Any]) -> bool:
-        """Start anew with this first line; False if it cannot be written."""
-        line = json.dumps(head).encode() + b"\n"
-        try:
-            os.ftruncate(self._fd, 0)
-            return os.write(self._fd, line) == len(line)
-        except OSError:
-            return False
+    def __init__(self, journal: Journal, id: int) -> None:
+        """Takes over the journal."""
+        self._journal, self._id, self._is_open = journal, id, True
 
-    def _append(self, text: str) -> bool:
-        """Add a line; False if that fails, or the file is closed."""
-        line = text.encode() + b"\n"
-        with self._lock, suppress(OSError):
-            return self._fd >= 0 and os.write(self._fd, line) == len(line)
-        return False
+    def put(self, key: int, size: int, mark: bytes | None) -> None:
+        """Record that this has arrived. If that fails, it is only fetched again."""
+        if self._is_open:
+            self._journal.put(self._id, Piece(key, size, mark))
+
+    def save(self) -> None:
+        """Write what was put since the last save."""
+        self._journal.save()
 
     def remove(self) -> None:
-        """Delete the record: the work is finished or given up. Safe to call again."""
-        if self._fd >= 0:
-            with suppress(OSError):
-                os.unlink(self._path)
+        """Forget it: it is finished or given up. Safe to call again."""
+        self._journal.remove(self._id)
         self.close()
 
     def close(self) -> None:
-        """Release the lock; the record stays."""
-        with self._lock:
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
+        """Close the file; the record stays."""
+        self._is_open = False
+        self._journal.close()
 
 
-class RangeRecord(LineFile):
-    """The record of one download."""
+class RangeRecord(OpenWork):
+    """The record of one download: ``ranges`` are those of earlier runs, ``bytes`` are in all."""
 
-    def __init__(self, fd: int, path: str) -> None:
-        """Takes over ``fd``, which is locked."""
-        super().__init__(fd, path)
-        self.of, self.ranges = _parsed(content_of(fd))
-        self.bytes = sum(each.length for each in self.ranges)
-
-    def begin(self, of: UnfinishedDownload) -> bool:
-        """Start a new record for ranges of ``of``; False if it cannot be written."""
-        self.of, self.ranges, self.bytes = of, (), 0
-        return self._begin({"blobsync_ranges": _RANGES_VERSION, **asdict(of)})
+    def __init__(
+        self, journal: Journal, id: int, of: UnfinishedDownload, ranges: tuple[RecordedRange, ...] = ()
+    ) -> None:
+        super().__init__(journal, id)
+        self.of, self.ranges = of, ranges
+        self.bytes = sum(each.length for each in ranges)
+        self._counting = threading.Lock()
 
     def add(self, found: RecordedRange) -> None:
-        """Record a range whose bytes were written. If that fails, the range is only fetched again."""
-        with self._lock:
-            if self._append(f"{found.start:x} {found.length:x} {found.checksum.hex()}"):
-                self.bytes += found.length
+        """Record a range whose bytes were written."""
+        self.put(*found)
+        with self._counting:
+            self.bytes += found.length
 
     def lost(self, found: RecordedRange) -> None:
-        """Remove a range from the record: what is written there next is recorded after it, and counts."""
-        with self._lock:
+        """Count a range no longer: what is written there next is recorded in its place."""
+        with self._counting:
             self.bytes -= found.length
 
     def remove_with_part(self) -> None:
-        """Give up the download, and remove what it left."""
-        if self.of is not None:
-            remove_leftover(self.of.part_path)
-        self.remove()
+        """Give up the download, and remove what it left, unless another process writes to it by now."""
+        if self.of.give_up():
+            self.remove()
+        self.close()
 
 
 class RangeRecords:
@@ -343,32 +395,30 @@ class RangeRecords:
         self._state = state
         self.worth_seconds = worth_seconds
 
-    def take(self, destination: str, *, make: bool) -> RangeRecord | None:
-        """Open the record of a file's download; ``make`` creates it if it is missing.
+    def take(self, destination: str) -> RangeRecord | None:
+        """Open the record of a file's download; None if there is none, or if another process writes to the part
+        file."""
+        for work, of, ranges in self._read(destination):
+            if not is_in_use(of.part_path):
+                return RangeRecord(self._opened(), work.id, of, ranges)
+        return None
 
-        None if it is missing, if another process has it, or if it cannot be locked or written: such a download
-        cannot be resumed later.
+    def start(self, of: UnfinishedDownload) -> RangeRecord | None:
+        """Begin the record of a download whose part file this process writes to.
+
+        None if another process downloads the same file, or if it cannot be written: then this download cannot be
+        resumed later.
         """
-        try:
-            folder = self._folder(make=make)
-        except (OSError, LocalFileError):
+        if any(other.part != of.part and not other.give_up() for _, other, _ in self._read(of.destination)):
             return None
-        name = record_name(os.fsencode(destination), _SUFFIX)
-        return _take(os.path.join(folder, name), make=make) if folder else None
+        journal = self._opened()
+        id = journal.begin(of.destination, asdict(of))
+        return None if id is None else RangeRecord(journal, id, of)
 
     def all(self) -> Iterator[tuple[UnfinishedDownload, int]]:
         """Every unfinished download, and how many of its bytes are recorded."""
-        for path in self._files():
-            try:
-                fd = os.open(path, _OPEN)
-            except OSError:
-                continue
-            try:
-                of, ranges = _parsed(content_of(fd))
-            finally:
-                os.close(fd)
-            if of is not None:
-                yield of, sum(each.length for each in ranges)
+        for _, of, ranges in self._read():
+            yield of, sum(each.length for each in ranges)
 
     def tidy(
         self, planned: Collection[str], wanted: Callable[[UnfinishedDownload], bool], now: float | None = None
@@ -378,89 +428,40 @@ class RangeRecords:
         These are records older than a week, those without a part file, and for files in ``planned`` (their paths)
         those that are not ``wanted``. Keeps what a running process works on.
         """
-        for path in self._files():
-            record = _take(path, make=False)
-            if record is None:
-                continue
-            of = record.of
-            is_good = of is not None and (of.destination not in planned or wanted(of))
-            if of is None or not is_good or not os.path.lexists(of.part_path) or is_old(path, now):
-                record.remove_with_part()
-            record.close()
+        for work, of, _ in list(self._read()):
+            is_old = (time.time() if now is None else now) - work.at > KEPT_SECONDS
+            is_good = of.destination not in planned or wanted(of)
+            if is_old or not is_good or not os.path.lexists(of.part_path):
+                RangeRecord(self._opened(), work.id, of).remove_with_part()
 
-    def _folder(self, *, make: bool) -> str | None:
-        path = self._state.root / FOLDER
-        return str(self._state.folder(FOLDER)) if make or os.path.lexists(path) else None
+    def _opened(self) -> Journal:
+        seconds = min(_SAVE_SECONDS, self.worth_seconds)
+        return Journal(self._state.unfinished_file, "downloads", seconds=seconds)
 
-    def _files(self) -> list[str]:
-        with suppress(OSError, LocalFileError):
-            if folder := self._folder(make=False):
-                return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(_SUFFIX)]
-        return []
-
-
-def record_name(of: bytes, suffix: str) -> str:
-    """The name of the record of a file or blob."""
-    return hashlib.sha256(of).hexdigest()[:32] + suffix
+    def _read(
+        self, destination: str | None = None
+    ) -> Iterator[tuple[Work, UnfinishedDownload, tuple[RecordedRange, ...]]]:
+        with closing(self._opened()) as journal:
+            for work in journal.find(destination):
+                try:
+                    of = _unfinished(work.head)
+                except (ValueError, TypeError):
+                    journal.remove(work.id)
+                else:
+                    yield work, of, tuple(_ranges_in(of.size, journal.pieces(work.id)))
 
 
-def _take(path: str, *, make: bool) -> RangeRecord | None:
-    fd = open_locked(path, make=make)
-    return None if fd is None else RangeRecord(fd, path)
+def _ranges_in(size: int, pieces: Iterable[Piece]) -> Iterator[RecordedRange]:
+    """Those that lie in the file, one after the other, and have a checksum."""
+    end = 0
+    for start, length, checksum in pieces:
+        if end <= start < start + length <= size and checksum and len(checksum) in _CHECKSUM_BYTES:
+            yield RecordedRange(start, length, checksum)
+            end = start + length
 
 
-def open_locked(path: str, *, make: bool) -> int | None:
-    """Open and lock a record; None if it is missing, if another process has it, or if it cannot be written."""
-    while True:
-        try:
-            fd = os.open(path, _OPEN | (os.O_CREAT if make else 0), 0o600)
-        except OSError:
-            return None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(fd).st_nlink:
-                return fd
-        except OSError:
-            os.close(fd)
-            return None
-        # Its owner finished and removed it between opening and locking.
-        os.close(fd)
-
-
-def is_old(path: str, now: float | None = None) -> bool:
-    """Whether nobody has written to a record for a week; ``now`` is in seconds since 1970."""
-    try:
-        return (time.time() if now is None else now) - os.stat(path).st_mtime > KEPT_SECONDS
-    except OSError:
-        return True
-
-
-def content_of(fd: int) -> bytes:
-    """What an open record holds; empty if it cannot be read."""
-    try:
-        return os.pread(fd, _MOST_BYTES, 0)
-    except OSError:
-        return b""
-
-
-def _parsed(data: bytes) -> tuple[UnfinishedDownload | None, tuple[RecordedRange, ...]]:
-    """Parse a record; ignores lines that are cut off or invalid."""
-    head, end, body = data.partition(b"\n")
-    try:
-        of = _header(parse_object(head)) if end else None
-    except (ValueError, TypeError):
-        of = None
-    if of is None:
-        return None, ()
-    whole = body[: body.rfind(b"\n") + 1]
-    found = (RecordedRange(int(a, 16), int(b, 16), bytes.fromhex(c.decode())) for a, b, c in _LINE.findall(whole))
-    return of, _latest(each for each in found if each.length and each.start + each.length <= of.size)
-
-
-def _header(fields: dict[str, Any]) -> UnfinishedDownload:
-    if fields.pop("blobsync_ranges", None) != _RANGES_VERSION:
-        raise ValueError("another version")
-    of = UnfinishedDownload(**fields)
+def _unfinished(head: Mapping[str, Any]) -> UnfinishedDownload:
+    of = UnfinishedDownload(**head)
     demand_types(of)
     # Raises ``ValueError`` for an invalid file name: half of a surrogate pair.
     name = os.fsencode(of.destination)
@@ -471,27 +472,10 @@ def _header(fields: dict[str, Any]) -> UnfinishedDownload:
     return of
 
 
-def _latest(ranges: Iterable[RecordedRange]) -> tuple[RecordedRange, ...]:
-    """Sort by offset and remove overlaps: where two ranges overlap, the one written last is on the disk."""
-    found = list(ranges)
-    ordered = sorted(found)
-    if all(one.start + one.length <= other.start for one, other in pairwise(ordered)):
-        return tuple(ordered)
-    kept: list[RecordedRange] = []
-    for each in reversed(found):
-        at = bisect_left(kept, each)
-        before, after = kept[at - 1] if at else None, kept[at] if at < len(kept) else None
-        if before is not None and before.start + before.length > each.start:
-            continue
-        if after is not None and each.start + each.length > after.start:
-            continue
-        kept.insert(at, each)
-    return tuple(kept)
-
-
 # The files' folder in the state folder.
 INTENTS_FOLDER = "intents"
 _INTENTS_SUFFIX = ".intents"
+_OPEN = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # Bytes of a file, some 600,000 lines, and how many of these files a process keeps.
 _INTENTS_BYTES = 64 << 20
 _INTENTS_FILES = 2
@@ -610,14 +594,14 @@ def left_intents(state: StateDir, now: float | None = None) -> Iterator[LeftInte
     """The files of processes that are gone; removes those older than a week. ``now`` is in seconds since 1970."""
     folder = state.root / INTENTS_FOLDER
     for name in sorted(name for name in _names_in(folder) if name.endswith(_INTENTS_SUFFIX)):
-        fd = open_locked(str(folder / name), make=False)
-        if fd is None:
-            continue
-        with open(fd, "rb") as stream:
+        with suppress(OSError), open(os.open(folder / name, _OPEN), "rb") as stream:
+            # Fails while its process lives; one that ends meanwhile removes it.
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            facts = os.fstat(stream.fileno())
             left = LeftIntents(folder / name, stream)
-            if is_old(str(left.file), now):
+            if (time.time() if now is None else now) - facts.st_mtime > KEPT_SECONDS:
                 left.remove()
-            else:
+            elif facts.st_nlink:
                 yield left
 
 

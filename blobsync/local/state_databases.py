@@ -66,11 +66,12 @@ create index if not exists transfers_by_time on transfers (began)
 UNFINISHED = Layout(
     1,
     """
-create table if not exists uploads (
-    id integer primary key, blob text not null unique, size integer, mtime_ns integer, inode text, at real not null);
-create table if not exists blocks (
-    upload integer not null, sha256 blob not null, size integer not null, current integer not null,
-    primary key (upload, sha256)) without rowid;
+-- Uploads, downloads and fetches that are not finished, and what of each is done (resume_records).
+create table if not exists unfinished (
+    id integer primary key, kind text not null, name text not null, head text not null, at real not null,
+    unique (kind, name));
+create table if not exists pieces (
+    work integer not null, key not null, size integer not null, mark, primary key (work, key)) without rowid;
 create table if not exists committed (blob text primary key, etag text not null) without rowid;
 -- Of transfers and keepers at work, and of transfers that have begun: what they said last, as JSON.
 create table if not exists running (

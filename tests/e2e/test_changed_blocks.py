@@ -7,12 +7,10 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -73,12 +71,7 @@ def sent(project: Project, counting: FaultHandle, *words: str) -> int:
 
 def in_journal(project: Project) -> int:
     """How many bytes the journal of blocks knows as sent."""
-    found = next(project.root.glob(".blobsync/state-*/unfinished.sqlite"), None)
-    if found is None:
-        return 0
-    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(f"file:{found}?mode=ro", uri=True)) as journal:
-        return int(journal.execute("SELECT TOTAL(size) FROM blocks").fetchone()[0])
-    return 0
+    return int(sum(size for (size,) in project.unfinished("SELECT size FROM pieces")))
 
 
 def killed_at(project: Project, counting: FaultHandle, size: int) -> None:

@@ -10,7 +10,6 @@ import random
 import re
 import shutil
 import signal
-import sqlite3
 import subprocess
 import threading
 import time
@@ -65,12 +64,8 @@ def started(project: Project, *words: str) -> subprocess.Popen[str]:
 
 
 def _records(project: Project) -> list[dict[str, object]]:
-    for file in (project.root / ".blobsync").glob("state-*/unfinished.sqlite"):
-        # It may be just being made.
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(file)) as db:
-            rows = db.execute("SELECT record FROM running WHERE kind = 'keepers'")
-            return [json.loads(record) for (record,) in rows]
-    return []
+    rows = project.unfinished("SELECT record FROM running WHERE kind = 'keepers'")
+    return [json.loads(record) for (record,) in rows]
 
 
 def stopped(project: Project, process: subprocess.Popen[str], number: int = signal.SIGINT) -> str:

@@ -12,6 +12,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -277,6 +278,13 @@ class Project:
         """blobsync's state folder of this project."""
         (found,) = (self.root / ".blobsync").glob("state-*")
         return found
+
+    def unfinished(self, statement: str) -> list[tuple[Any, ...]]:
+        """What is found in ``unfinished.sqlite``, or what a statement does to it; nothing while it is being made."""
+        for file in (self.root / ".blobsync").glob("state-*/unfinished.sqlite"):
+            with contextlib.suppress(sqlite3.OperationalError), contextlib.closing(sqlite3.connect(file)) as db, db:
+                return db.execute(statement).fetchall()
+        return []
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start blobsync in a session of its own; the caller waits for it.

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from blobsync.base.errors import AccessDeniedError, ChecksumError, StorageError
+from blobsync.base.errors import AccessDeniedError, ChecksumError, PreconditionFailedError, StorageError
 from blobsync.base.file_states import RemoteState
 from blobsync.base.redaction import HIDDEN, SignedUrl, _held, redact
 from blobsync.direct.copy_from_source import CopyFromSourceJob
@@ -20,7 +23,7 @@ from blobsync.direct.pool import MIB, Written
 from blobsync.direct.relay import RelayEngine
 from blobsync.direct.upload import BlockSizes
 from blobsync.local.errors import ChangedWhileReadError
-from blobsync.local.fetch_records import FOLDER, FetchRecords
+from blobsync.local.fetch_records import FetchRecords
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.checksums import CRC64, JoinedCrc64, crc64_of_header
@@ -462,8 +465,10 @@ def second(place: Place, records: FetchRecords) -> tuple[Moved, int]:
     return moved, fetched
 
 
-def left(tmp_path: Path) -> list[str]:
-    return os.listdir(tmp_path / FOLDER)
+def left(tmp_path: Path, statement: str = "SELECT name FROM unfinished") -> list[tuple[Any, ...]]:
+    """What is on record, or what a statement does to it."""
+    with closing(sqlite3.connect(tmp_path / "unfinished.sqlite")) as db, db:
+        return db.execute(statement).fetchall()
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3])
@@ -482,13 +487,10 @@ def refuse_lists(request: Request) -> None:
         raise AccessDeniedError("no right to read")
 
 
-@pytest.mark.parametrize(
-    "what", ["dropped", "of another size", "replaced", "cut", "no record", "another process", "not allowed"]
-)
+@pytest.mark.parametrize("what", ["dropped", "of another size", "replaced", "no record", "another run", "not allowed"])
 def test_what_does_not_count_is_fetched_again(place: Place, tmp_path: Path, what: str) -> None:
     records = FetchRecords(StateDir(tmp_path))
     killed(place, records)
-    (record,) = (tmp_path / FOLDER).iterdir()
     body = BODY
     if what == "dropped":
         place.there.blocks.clear()
@@ -497,15 +499,12 @@ def test_what_does_not_count_is_fetched_again(place: Place, tmp_path: Path, what
     elif what == "replaced":
         body = BODY[::-1]
         place.source.add("x/a", body)
-    elif what == "cut":
-        record.write_bytes(record.read_bytes().splitlines(keepends=True)[0] + b"0 00")
     elif what == "no record":
-        record.write_bytes(b"{}\n")
+        left(tmp_path, "UPDATE unfinished SET head = '{}'")
+    elif what == "another run":
+        left(tmp_path, "UPDATE unfinished SET head = json_set(head, '$.run', 'x')")
     elif what == "not allowed":
         place.there.before = refuse_lists
-    held = place.job(records=records) if what == "another process" else None
-    if held is not None:
-        held.open()
     moved, fetched = second(place, records)
     assert (fetched, moved.reused) == (3, 0) and place.there.body("y/a") == body
 
@@ -514,9 +513,7 @@ def test_a_copy_that_arrived_with_another_crc64_is_fetched_anew(place: Place, tm
     place.source.checksums["x/a"] = crc64_of(BODY)
     records = FetchRecords(StateDir(tmp_path))
     killed(place, records)
-    (record,) = (tmp_path / FOLDER).iterdir()
-    first, line, *rest = record.read_bytes().splitlines(keepends=True)
-    record.write_bytes(first + line[:2] + bytes(reversed(line[2:18])) + b"\n" + b"".join(rest))
+    left(tmp_path, "UPDATE pieces SET mark = x'0102030405060708' WHERE key = 0")
     with pytest.raises(ChecksumError):
         second(place, records)
     assert left(tmp_path) == []
@@ -567,6 +564,22 @@ def test_a_block_without_a_crc64_counts_and_proves_nothing(place: Place, tmp_pat
     assert (fetched, moved.compared_by) == (1, NOTHING_COMPARED)
 
 
+def test_two_runs_of_one_copy_put_the_same_blocks(place: Place, tmp_path: Path) -> None:
+    records = FetchRecords(StateDir(tmp_path))
+    held = place.job(records=records)
+    pieces = held.open()
+    held.piece()
+    place.there.requests.clear()
+    moved, _ = second(place, records)
+    assert place.there.body("y/a") == BODY and moved.reused in (0, MIB)
+    for _ in range(pieces - 1):
+        held.piece()
+    with pytest.raises(PreconditionFailedError):
+        held.commit()
+    held.release()
+    assert place.there.body("y/a") == BODY and left(tmp_path) == []
+
+
 def test_another_attempt_of_the_same_run_goes_on_too(place: Place, tmp_path: Path) -> None:
     job = place.job(records=FetchRecords(StateDir(tmp_path)))
     assert job.open() == 3
@@ -592,20 +605,17 @@ def test_an_object_of_one_block_leaves_no_record(place: Place, tmp_path: Path) -
     place.source.add("x/a", b"small")
     job = place.job(records=FetchRecords(StateDir(tmp_path)))
     job.open()
-    assert not (tmp_path / FOLDER).exists()
+    assert os.listdir(tmp_path) == []
 
 
 def test_records_of_more_than_a_week_ago_are_gone(place: Place, tmp_path: Path) -> None:
     killed(place, FetchRecords(StateDir(tmp_path)))
-    (record,) = (tmp_path / FOLDER).iterdir()
-    other = record.with_name("0" * 32 + record.suffix)
-    other.write_bytes(record.read_bytes())
-    for each in (record, other):
-        os.utime(each, (1.0, 1.0))
+    left(tmp_path, "UPDATE unfinished SET at = 1.0")
+    left(tmp_path, "INSERT INTO unfinished SELECT id + 1, kind, 'other', head, at FROM unfinished")
     assert second(place, FetchRecords(StateDir(tmp_path)))[1] == 3
     assert left(tmp_path) == []
 
 
 def test_a_state_folder_that_cannot_be_written_costs_nothing_else(place: Place, tmp_path: Path) -> None:
-    (tmp_path / FOLDER).write_text("a file")
+    (tmp_path / "unfinished.sqlite").mkdir()
     assert second(place, FetchRecords(StateDir(tmp_path)))[1] == 3

@@ -391,8 +391,8 @@ def test_of_what_is_on_record_only_the_same_version_goes_on(place: Place, versio
 def test_a_record_of_nothing_yet_starts_anew_and_its_part_file_goes(place: Place) -> None:
     place.killed_after(1)
     ((of, _),) = place.on_record()
-    record = place.records.take(of.destination, make=False)
-    assert record is not None and record.begin(of)
+    record = place.records.start(of)
+    assert record is not None
     record.close()
     assert place.fetch().all().reused == 0
     assert place.file.read_bytes() == BODY[:SIZE] and place.nothing_is_left()

@@ -33,11 +33,13 @@ class Place:
         self.info = self.store.add("p/a", b"body")
         for name in (PART, OTHER):
             (self.root / name).write_bytes(b"body")
-        record = self.records.take(str(self.root / "a"), make=True)
-        assert record is not None
         blob = str(self.store.container.child("p/a"))
         inode = os.stat(self.root / PART).st_ino
-        assert record.begin(UnfinishedDownload(str(self.root / "a"), blob, self.info.etag, 4, PART, inode))
+        self.begin(UnfinishedDownload(str(self.root / "a"), blob, self.info.etag, 4, PART, inode))
+
+    def begin(self, of: UnfinishedDownload) -> None:
+        record = self.records.start(of)
+        assert record is not None
         record.close()
 
     def part(self, name: str = "a") -> LivePart:
@@ -112,11 +114,8 @@ def test_a_transfer_removes_what_it_will_not_go_on_from(tmp_path: Path) -> None:
     file.write_bytes(b"body")
     assert world.run("u", "data").ok
     (part := file.parent / PART).write_bytes(b"bo")
-    record = place.records.take(str(file), make=True)
-    assert record is not None
     older = UnfinishedDownload(str(file), "blob", "an older version", 4, PART, os.stat(part).st_ino)
-    assert record.begin(older)
-    record.close()
+    place.begin(older)
     # The file is as in the container, so that nothing is downloaded.
     assert world.run("d", "data").transferred == 0
     assert not part.exists()

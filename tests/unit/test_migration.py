@@ -25,12 +25,38 @@ import pytest
 from blobsync.base.errors import BlobsyncError, LocalFileError, UsageError
 from blobsync.base.process_mark import ProcessMark
 from blobsync.jobs.history import History
-from blobsync.local.resume_records import BlockJournal
+from blobsync.local.fetch_records import Fetch, FetchRecords
+from blobsync.local.resume_records import (
+    BlockJournal,
+    RangeRecords,
+    RecordedRange,
+    Unfinished,
+    UnfinishedDownload,
+)
+from blobsync.local.state_dir import StateDir
 from blobsync.project.logbook import TransferEntry, TransferLog
 
 SAMPLE = Path(__file__).parent.parent / "data/earlier_state"
+EARLIER = {"blocks.sqlite", "begun", "running", "downloads", "fetches"}
 WRITTEN = 1_760_000_000.0
 BLOB = "https://account.blob.core.windows.net/container/data/big.bin"
+DOWNLOAD = UnfinishedDownload(
+    "/home/me/project/data/large.bin",
+    "https://account.blob.core.windows.net/container/data/large.bin",
+    "0x8E",
+    20_000_000,
+    ".blobsync-0123abcd.part",
+    77,
+)
+RANGES = (RecordedRange(0, 8_000_000, bytes(4)), RecordedRange(8_000_000, 4_000_000, bytes(range(32))))
+FETCH = Fetch(
+    "https://account.blob.core.windows.net/container/data/object",
+    "https://bucket.example.com/object",
+    "v1",
+    "0x8F",
+    200_000_000,
+    64 << 20,
+)
 DONE = "https://account.blob.core.windows.net/container/data/done.bin"
 
 
@@ -62,10 +88,30 @@ JOBS = [
 
 
 def whole(folder: Path) -> bool:
+    return blocks(folder) and arrived(folder)
+
+
+def blocks(folder: Path) -> bool:
     journal = BlockJournal(folder / "unfinished.sqlite", clock=lambda: WRITTEN)
     with closing(journal):
         sent = {hashlib.sha256(bytes([number])).digest(): 4_000_000 for number in range(3)}
-        return journal.staged(BLOB) == sent and journal.committed([DONE]) == {DONE: "0x8D"}
+        known = {BLOB: Unfinished(30_000_000, 1, 3, 12_000_000)}
+        is_known = journal.staged(BLOB) == sent and journal.unfinished([BLOB]) == known
+        return is_known and journal.committed([DONE]) == {DONE: "0x8D"}
+
+
+def arrived(folder: Path) -> bool:
+    download, fetch = (
+        RangeRecords(StateDir(folder)).take(DOWNLOAD.destination),
+        FetchRecords(StateDir(folder)).take(FETCH),
+    )
+    assert fetch is not None
+    with closing(fetch):
+        is_known = (fetch.run, fetch.blocks) == ("5fea9d1c8709c718", {0: 0x0123456789ABCDEF, 2: None})
+    if download is None:
+        return False
+    with closing(download):
+        return is_known and (download.of, download.ranges) == (DOWNLOAD, RANGES)
 
 
 @pytest.mark.parametrize("first", [log, jobs, whole])
@@ -73,7 +119,7 @@ def test_all_is_there_whatever_is_asked_for_first(folder: Path, first: Callable[
     first(folder)
     assert log(folder) == TRANSFERS and jobs(folder) == JOBS and whole(folder)
     assert {"jobs.sqlite", "transfers.sqlite", "unfinished.sqlite"} <= set(os.listdir(folder))
-    assert not {"blocks.sqlite", "begun", "running"} & set(os.listdir(folder))
+    assert not EARLIER & set(os.listdir(folder))
     # Once: what comes later is the newer version's own.
     TransferLog(folder / "jobs.sqlite").write(TransferEntry("rm", ("x",), id="00000006").ended("done"))
     assert [id for id, _ in log(folder)] == ["00000006", *(id for id, _ in TRANSFERS)]
@@ -198,11 +244,13 @@ def test_a_damaged_log_is_named_and_the_jobs_stay(folder: Path) -> None:
     assert jobs(folder) == JOBS and log(folder) == TRANSFERS[:1]
 
 
-@pytest.mark.parametrize("name", ["blocks.sqlite", "begun/00000005.json"])
+@pytest.mark.parametrize("name", ["blocks.sqlite", "begun/00000005.json", "downloads/*.ranges"])
 def test_damage_of_what_may_be_lost_loses_that_alone(folder: Path, name: str) -> None:
-    (folder / name).write_bytes(b"no database, but long enough to be looked at" * 50)
+    (file,) = folder.glob(name)
+    file.write_bytes(b"no database, but long enough to be looked at" * 50)
     assert jobs(folder) == JOBS
-    assert whole(folder) is (name != "blocks.sqlite")
+    assert blocks(folder) is (name != "blocks.sqlite")
+    assert arrived(folder) is not name.startswith("downloads")
     assert log(folder) == TRANSFERS[name.startswith("begun") :]
 
 
@@ -255,7 +303,7 @@ def test_a_kill_at_any_call_loses_nothing(tmp_path: Path) -> None:
         folder = Path(shutil.copytree(SAMPLE, tmp_path / f"{call}"))
         killed = in_a_child(lambda folder=folder, call=call: killed_at(call, lambda: (whole(folder), log(folder))))  # type: ignore[misc]
         assert log(folder) == TRANSFERS and jobs(folder) == JOBS and whole(folder), call
-        assert not {"blocks.sqlite", "begun"} & set(os.listdir(folder)), call
+        assert not EARLIER & set(os.listdir(folder)), call
         shutil.rmtree(folder)
         kills += killed == -signal.SIGKILL
         if not killed:

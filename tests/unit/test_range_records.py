@@ -1,13 +1,17 @@
-"""Records of unfinished downloads: after a kill, their locks, and their removal."""
+"""Records of unfinished downloads: after a kill, their writers, and their removal."""
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import hashlib
 import json
 import os
-from collections.abc import Callable
-from dataclasses import replace
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -41,23 +45,30 @@ def each(start: int, length: int, mark: str = "") -> RecordedRange:
 
 
 def begin(records: RangeRecords, what: UnfinishedDownload, *ranges: RecordedRange) -> RangeRecord:
-    record = records.take(what.destination, make=True)
+    record = records.start(what)
     assert record is not None
-    assert record.begin(what)
     for one in ranges:
         record.add(one)
     return record
 
 
 def again(records: RangeRecords, what: UnfinishedDownload) -> RangeRecord:
-    record = records.take(what.destination, make=False)
+    record = records.take(what.destination)
     assert record is not None
     return record
 
 
-def file_of(records: RangeRecords, tmp_path: Path) -> Path:
-    (file,) = (tmp_path / "state" / "downloads").iterdir()
-    return file
+def change(tmp_path: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(tmp_path / "state/unfinished.sqlite")) as db, db:
+        db.execute(statement, values)
+
+
+@contextmanager
+def written_to(data: Path, what: UnfinishedDownload) -> Iterator[None]:
+    """Another process writes to the part file."""
+    with (data / what.part).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def test_what_was_written_is_read_again_in_the_order_of_the_file(records: RangeRecords, data: Path) -> None:
@@ -73,41 +84,31 @@ def test_what_was_written_is_read_again_in_the_order_of_the_file(records: RangeR
     assert list(records.all()) == [(what, 650)]
 
 
-def test_of_ranges_over_one_another_the_last_counts(records: RangeRecords, data: Path) -> None:
+def test_of_ranges_over_one_another_the_first_counts(records: RangeRecords, data: Path) -> None:
     what = of(data)
-    begin(records, what, each(0, 100), each(100, 100), each(50, 10), each(150, 25), each(60, 20, "new")).close()
-    assert again(records, what).ranges == (each(50, 10), each(60, 20, "new"), each(150, 25))
+    begin(records, what, each(0, 100), each(100, 100), each(50, 10), each(150, 75), each(250, 20)).close()
+    assert again(records, what).ranges == (each(0, 100), each(100, 100), each(250, 20))
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("start", "length", "checksum"),
     [
-        lambda whole: whole[:-1],
-        lambda whole: whole[:-40],
-        lambda whole: whole[:-1] + b"\0" * 4096,
-        lambda whole: whole + b"0 0 " + b"0" * 64 + b"\n",
-        lambda whole: whole + b"3e7 2 " + b"0" * 64 + b"\n",
-        lambda whole: whole + b"-1 2 " + b"0" * 64 + b"\n",
-        lambda whole: whole + b"garbage\n" + b"1" * 10_000 + b"\n",
+        *((-1, 2, b"1" * 32), (999, 2, b"1" * 32), (200, 0, b"1" * 4), (200, 1, None), (200, 1, b"1" * 5)),
+        *((2**62, 2**62, b"1" * 4), (200, -1, b"1" * 4)),
     ],
 )
-def test_a_line_that_is_none_counts_for_nothing(
-    records: RangeRecords, data: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
+def test_a_range_that_cannot_be_counts_for_nothing(
+    records: RangeRecords, data: Path, tmp_path: Path, start: int, length: int, checksum: bytes | None
 ) -> None:
     what = of(data)
     begin(records, what, each(0, 100), each(100, 100)).close()
-    file = file_of(records, tmp_path)
-    file.write_bytes(damage(file.read_bytes()))
-    found = again(records, what)
-    assert found.of == what
-    assert set(found.ranges) <= {each(0, 100), each(100, 100)}
-    assert each(0, 100) in found.ranges
+    change(tmp_path, "INSERT INTO pieces SELECT id, ?, ?, ? FROM unfinished", start, length, checksum)
+    assert again(records, what).ranges == (each(0, 100), each(100, 100))
 
 
 @pytest.mark.parametrize(
-    "change",
+    "wrong",
     [
-        {"blobsync_ranges": 2},
         {"part": "../../etc/passwd"},
         {"part": "a"},
         {"destination": "data/a"},
@@ -117,40 +118,40 @@ def test_a_line_that_is_none_counts_for_nothing(
         {"size": -1},
         {"inode": None},
         {"more": 1},
+        *("", "[]", "{}", "[" * 100_000),
     ],
 )
 def test_a_head_that_is_none_makes_no_record(
-    records: RangeRecords, data: Path, tmp_path: Path, change: dict[str, object]
+    records: RangeRecords, data: Path, tmp_path: Path, wrong: dict[str, object] | str
 ) -> None:
     what = of(data)
     begin(records, what, each(0, 100)).close()
-    file = file_of(records, tmp_path)
-    head, _, rest = file.read_bytes().partition(b"\n")
-    file.write_bytes(json.dumps({**json.loads(head), **change}).encode() + b"\n" + rest)
-    found = again(records, what)
-    assert (found.of, found.ranges, found.bytes) == (None, (), 0)
-    found.close()
-    assert list(records.all()) == []
-    records.tidy((), lambda _: True)
-    assert not file.exists()
+    head = wrong if isinstance(wrong, str) else json.dumps({**asdict(what), **wrong})
+    change(tmp_path, "UPDATE unfinished SET head = ?", head)
+    assert records.take(what.destination) is None and list(records.all()) == []
+    begin(records, what, each(0, 10)).close()
+    assert list(records.all()) == [(what, 10)]
 
 
 def test_a_record_is_one_writers_at_a_time(records: RangeRecords, data: Path) -> None:
     what = of(data)
-    record = begin(records, what)
-    assert records.take(what.destination, make=True) is None
-    assert records.take(what.destination, make=False) is None
-    record.close()
-    again(records, what).close()
+    begin(records, what, each(0, 10)).close()
+    other = replace(what, part=".blobsync-0badcafe.part")
+    with written_to(data, what):
+        assert records.take(what.destination) is None
+        assert records.start(other) is None
+    assert list(records.all()) == [(what, 10)]
+    begin(records, other).close()
+    assert not (data / what.part).exists() and list(records.all()) == [(other, 0)]
 
 
-def test_beginning_anew_forgets_what_was_there(records: RangeRecords, data: Path) -> None:
+def test_beginning_anew_forgets_what_was_there_and_ends_the_record_before(records: RangeRecords, data: Path) -> None:
     what = of(data)
-    begin(records, what, each(0, 100)).close()
+    before = begin(records, what, each(0, 100))
     other = replace(what, etag="0x2")
-    record = again(records, what)
-    record.begin(other)
-    record.add(each(100, 10))
+    record = begin(records, other, each(100, 10))
+    before.add(each(200, 10))
+    before.remove()
     record.close()
     found = again(records, what)
     assert (found.of, found.ranges) == (other, (each(100, 10),))
@@ -162,7 +163,7 @@ def test_what_is_finished_is_on_record_no_more(records: RangeRecords, data: Path
     record.remove()
     record.remove()
     record.add(each(0, 100))
-    assert records.take(what.destination, make=False) is None
+    assert records.take(what.destination) is None and list(records.all()) == []
     assert (data / what.part).exists()
     begin(records, what).remove_with_part()
     assert not (data / what.part).exists()
@@ -175,27 +176,11 @@ def test_an_uneasy_name_is_a_path_like_any_other(records: RangeRecords, data: Pa
 
 
 def test_where_nothing_can_be_written_there_is_no_record(tmp_path: Path, data: Path) -> None:
-    (tmp_path / "state").mkdir(mode=0o700)
-    (tmp_path / "elsewhere").mkdir(mode=0o700)
-    (tmp_path / "state/downloads").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "state/unfinished.sqlite").mkdir(parents=True)
     records = RangeRecords(StateDir(tmp_path / "state"))
-    assert records.take(str(data / "a"), make=True) is None
-    assert records.take(str(data / "a"), make=False) is None
+    assert records.start(of(data)) is None
+    assert records.take(str(data / "a")) is None
     assert list(records.all()) == []
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
-def test_a_link_in_the_place_of_a_record_is_not_followed(records: RangeRecords, data: Path, tmp_path: Path) -> None:
-    what = of(data)
-    begin(records, what).close()
-    file = file_of(records, tmp_path)
-    victim = tmp_path / "victim"
-    file.replace(victim)
-    file.symlink_to(victim)
-    before = victim.read_bytes()
-    assert records.take(what.destination, make=True) is None
-    records.tidy((), lambda _: False)
-    assert victim.read_bytes() == before and file.is_symlink()
 
 
 @pytest.mark.parametrize(
@@ -209,11 +194,11 @@ def test_a_link_in_the_place_of_a_record_is_not_followed(records: RangeRecords, 
     ],
 )
 def test_what_no_download_goes_on_from_is_removed(
-    records: RangeRecords, data: Path, tmp_path: Path, planned: bool, wanted: bool, age: float, stays: bool
+    records: RangeRecords, data: Path, planned: bool, wanted: bool, age: float, stays: bool
 ) -> None:
     what = of(data)
     begin(records, what, each(0, 10)).close()
-    now = file_of(records, tmp_path).stat().st_mtime + age
+    now = time.time() + age
     records.tidy([what.destination] if planned else ["/another"], lambda found: wanted and found == what, now)
     assert (data / what.part).exists() is stays
     assert [found for found, _ in records.all()] == ([what] if stays else [])
@@ -221,10 +206,10 @@ def test_what_no_download_goes_on_from_is_removed(
 
 def test_what_a_living_process_writes_stays(records: RangeRecords, data: Path) -> None:
     what = of(data)
-    record = begin(records, what, each(0, 10))
-    records.tidy([what.destination], lambda _: False, 1e12)
-    assert (data / what.part).exists()
-    record.close()
+    begin(records, what, each(0, 10)).close()
+    with written_to(data, what):
+        records.tidy([what.destination], lambda _: False, 1e12)
+        assert (data / what.part).exists() and list(records.all()) == [(what, 10)]
     records.tidy([what.destination], lambda _: False)
     assert not (data / what.part).exists()
 
@@ -263,56 +248,12 @@ def test_a_record_is_of_one_version_of_one_blob(data: Path, blob: str, etag: str
     assert of(data).is_of(blob, etag, size) is is_it
 
 
-def test_a_record_is_its_owners_alone(records: RangeRecords, data: Path, tmp_path: Path) -> None:
-    begin(records, of(data)).close()
-    assert file_of(records, tmp_path).stat().st_mode & 0o777 == 0o600
-
-
-def test_what_is_no_record_neither_counts_nor_hides_one(records: RangeRecords, data: Path, tmp_path: Path) -> None:
-    what = of(data)
-    begin(records, what, each(0, 10)).close()
-    file = file_of(records, tmp_path)
-    file.with_name("0.ranges").mkdir()
-    file.with_name("note.txt").write_bytes(file.read_bytes())
-    assert list(records.all()) == [(what, 10)]
-    records.tidy((), lambda _: True, 1e12)
-    assert sorted(os.listdir(file.parent)) == ["0.ranges", "note.txt"]
-
-
-def test_where_a_record_cannot_be_written_nothing_counts_as_on_record(
-    records: RangeRecords, data: Path, tmp_path: Path
-) -> None:
-    what = of(data)
-    begin(records, what, each(0, 10)).close()
-    file = file_of(records, tmp_path)
-    before = file.read_bytes()
-    record = RangeRecord(os.open(file, os.O_RDONLY), str(file))
-    record.add(each(10, 10))
-    assert record.bytes == 10
-    assert not record.begin(what)
-    assert (record.ranges, record.bytes) == ((), 0)
-    record.close()
-    record.close()
-    assert file.read_bytes() == before
-
-
-@pytest.mark.parametrize(("age", "stays"), [(604_800, True), (604_801, False)])
-def test_a_record_goes_after_a_week(
-    records: RangeRecords, data: Path, tmp_path: Path, *, age: int, stays: bool
-) -> None:
-    what = of(data)
-    begin(records, what, each(0, 10)).close()
-    os.utime(file_of(records, tmp_path), (1000, 1000))
-    records.tidy((), lambda _: True, 1000.0 + age)
-    assert [found for found, _ in records.all()] == ([what] if stays else [])
-
-
 def test_the_age_of_a_record_is_that_by_the_real_clock(records: RangeRecords, data: Path, tmp_path: Path) -> None:
     what = of(data)
     begin(records, what, each(0, 10)).close()
     records.tidy((), lambda _: True)
     assert list(records.all()) == [(what, 10)]
-    os.utime(file_of(records, tmp_path), (1000, 1000))
+    change(tmp_path, "UPDATE unfinished SET at = 1000.0")
     records.tidy((), lambda _: True)
     assert list(records.all()) == []
 
@@ -320,16 +261,13 @@ def test_the_age_of_a_record_is_that_by_the_real_clock(records: RangeRecords, da
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux lists descriptors")
 def test_no_descriptor_of_a_record_stays_open(records: RangeRecords, data: Path) -> None:
     what = of(data)
-    open_record = begin(records, what, each(0, 10))
     # The garbage collector must not close files of other tests in between.
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
-    assert records.take(what.destination, make=True) is None
+    begin(records, what, each(0, 10)).close()
+    again(records, what).close()
+    with written_to(data, what):
+        assert records.take(what.destination) is None
     assert list(records.all()) == [(what, 10)]
     records.tidy([what.destination], lambda _: False)
-    assert len(os.listdir("/proc/self/fd")) <= before
-    open_record.close()
-    records.tidy([what.destination], lambda _: True)
-    assert len(os.listdir("/proc/self/fd")) <= before - 1
-    records.tidy([what.destination], lambda _: False)
-    assert len(os.listdir("/proc/self/fd")) <= before - 1
+    assert len(os.listdir("/proc/self/fd")) == before

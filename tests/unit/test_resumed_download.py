@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import random
@@ -199,7 +200,7 @@ def one_wrong(part: Path, world: World) -> None:
     """All but the last range that is on record is right."""
     assert world.unfinished is not None
     ((of, _),) = world.unfinished.all()
-    record = world.unfinished.take(of.destination, make=False)
+    record = world.unfinished.take(of.destination)
     assert record is not None
     last = record.ranges[-1]
     record.close()
@@ -307,15 +308,12 @@ def test_wrong_bytes_are_noticed_where_the_blob_has_no_md5(world: World) -> None
 
 def test_what_another_run_works_on_is_left_to_it(world: World) -> None:
     interrupted(world)
-    assert world.unfinished is not None
-    ((of, _),) = world.unfinished.all()
-    other = world.unfinished.take(of.destination, make=False)
-    assert other is not None
-    result = again(world)
-    assert (result.ok, result.bytes_reused) == (True, 0)
-    assert local(world).read_bytes() == BODY
-    assert part_of(world).exists(), "the other run has it"
-    other.close()
+    with part_of(world).open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        result = again(world)
+        assert (result.ok, result.bytes_reused) == (True, 0)
+        assert local(world).read_bytes() == BODY
+        assert part_of(world).exists(), "the other run has it"
     assert world.run("d", "data").ok
     nothing_is_left(world)
 
