@@ -1,9 +1,10 @@
 """The time of short commands: ``python -m benchmarks.short_commands [--pairs N] [--against CHECKOUT | --rclone]``.
 
 Each command runs N times on the fast server, as a whole process. With ``--against`` it runs in turn with the blobsync
-of another checkout, in the same project, and what is compared is CPU time: the median of the ratios of the pairs holds
-on a machine that does other things meanwhile, where the seconds do not. With ``--rclone`` it runs in turn with what is
-nearest to it in rclone, and what is compared is seconds on the clock, which need a quiet machine.
+of another checkout, each in its own project (an earlier version refuses the state of a newer one), and what is compared
+is CPU time: the median of the ratios of the pairs holds on a machine that does other things meanwhile, where the
+seconds do not. With ``--rclone`` it runs in turn with what is nearest to it in rclone, and what is compared is seconds
+on the clock, which need a quiet machine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -67,23 +67,24 @@ def main() -> None:
     rclone = all_tools(scratch, None)[0]["rclone"] if options.rclone else None
     trees = [ROOT, *([options.against.resolve()] if options.against else [])]
     with tempfile.TemporaryDirectory() as folder, fast_server() as server:
-        local = Path(folder, "project", "data", "one.bin")
-        local.parent.mkdir(parents=True)
-        local.write_bytes(os.urandom(1024))
-        place = Place(f"{server.url}/{ACCOUNT}", server.new_container(), "base/one.bin", local, single=True)
-        # A blob of its own: blobsync replaces none that another program has written meanwhile.
-        other_place = replace(place, name="apart/one.bin", local=Path(folder, "apart.bin"))
-        other_place.local.write_bytes(local.read_bytes())
-        project = Blobsync(Path(folder)).project(place)
+        homes = [Path(folder, str(number)) for number in range(len(trees))]
+        files = [*(Path(home, "project", "data", "one.bin") for home in homes), Path(folder, "apart.bin")]
+        # Blobs of their own: blobsync replaces none that another program has written meanwhile.
+        url = f"{server.url}/{ACCOUNT}"
+        places = [Place(url, server.new_container(), "base/one.bin", file, single=True) for file in files]
+        for file in files:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(os.urandom(1024))
+        projects = [Blobsync(home).project(place) for home, place in zip(homes, places, strict=False)]
         for one in _COMMANDS:
-            rows = [_ours(tree, one.words, project) for tree in trees]
+            rows = [_ours(tree, one.words, project) for tree, project in zip(trees, projects, strict=True)]
             if rclone is not None and one.peer is not None:
-                rows.append(_theirs(rclone, one.peer, other_place))
+                rows.append(_theirs(rclone, one.peer, places[-1]))
             taken: list[list[Taken]] = [[] for _ in rows]
             for turn in range(options.pairs + 1):
                 for number in range(len(rows)) if turn % 2 else reversed(range(len(rows))):
                     if one.words[:1] == ("u",):
-                        (local if number < len(trees) else other_place.local).write_bytes(os.urandom(1024))
+                        files[number].write_bytes(os.urandom(1024))
                     found = _timed(rows[number], Path(folder))
                     # The first compiles modules, and makes the state folder.
                     taken[number] += [found] if turn else []

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -106,6 +104,8 @@ def take_over_unfinished(db: sqlite3.Connection, file: Path, bring_up_to_date: C
         _copy_pieces(db, folder / _FETCHES, "blob", _block)
         # Killed before the end, it starts once more.
         db.execute("PRAGMA user_version = 0")
+    import shutil  # late, as an earlier state is seldom found
+
     for name in (_BEGUN, _RUNNING, _DOWNLOADS, _FETCHES):
         shutil.rmtree(folder / name, ignore_errors=True)
     for left in (*folder.glob(f"{_BLOCKS}*"), *(folder / _KEEPERS).glob("*.json")):
@@ -141,7 +141,7 @@ def _copy_pieces(
 def _copy_work(
     db: sqlite3.Connection, work: tuple[str, str, str, float], pieces: list[tuple[bytes | int, int, bytes | int | None]]
 ) -> None:
-    id = secrets.randbits(62)
+    id = int.from_bytes(os.urandom(7), "big")
     if db.execute("INSERT OR IGNORE INTO unfinished VALUES (?, ?, ?, ?, ?)", (id, *work)).rowcount:
         db.executemany("INSERT OR REPLACE INTO pieces VALUES (?, ?, ?, ?)", [(id, *piece) for piece in pieces])
 

@@ -30,7 +30,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import sqlite3
 import threading
 import time
@@ -119,7 +118,7 @@ class Journal:
 
     def begin(self, name: str, head: Mapping[str, Any]) -> int | None:
         """Begin the work of this name anew; returns its id, None if it cannot be written."""
-        id, row = secrets.randbits(62), (self._kind, _key(name))
+        id, row = int.from_bytes(os.urandom(7), "big"), (self._kind, _key(name))
         query = "DELETE FROM pieces WHERE work IN (SELECT id FROM unfinished WHERE kind = ? AND name = ?)"
         values = (id, *row, json.dumps(head), self._clock())
         self.write((query, row), ("INSERT OR REPLACE INTO unfinished VALUES (?, ?, ?, ?, ?)", values))
