@@ -57,7 +57,8 @@ class FetchRecords:
     def take(self, fetch: Fetch) -> FetchRecord | None:
         """The record of a copy, new if there is none of this version. None if it cannot be written: then the copy
         cannot go on after a kill. Forgets what no command has taken up within a week."""
-        journal = Journal(self._state.unfinished_file, "fetches")
+        # The blocks are large, and few.
+        journal = Journal(self._state.unfinished_file, "fetches", seconds=0.0)
         for work in journal.find():
             run = str(work.head.pop("run", ""))
             if work.at < time.time() - KEPT_SECONDS:

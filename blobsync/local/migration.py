@@ -90,7 +90,8 @@ def _move_log(db: sqlite3.Connection) -> None:
 def take_over_unfinished(db: sqlite3.Connection, file: Path, bring_up_to_date: Callable[[], None]) -> None:
     """Move into the file which blocks were sent and which transfers had begun, and remove where that was."""
     folder = file.parent
-    if not any(os.path.lexists(folder / name) for name in UNFINISHED):
+    # On nodes a file of another name has these tables, in a folder that is not ours alone.
+    if file.name != "unfinished.sqlite" or not any(os.path.lexists(folder / name) for name in UNFINISHED):
         return
     _demand_alone(folder)
     with transaction(db):

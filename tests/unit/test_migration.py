@@ -23,6 +23,7 @@ from types import FrameType
 import pytest
 
 from blobsync.base.errors import BlobsyncError, LocalFileError, UsageError
+from blobsync.base.file_states import LocalState
 from blobsync.base.process_mark import ProcessMark
 from blobsync.jobs.history import History
 from blobsync.local.fetch_records import Fetch, FetchRecords
@@ -172,6 +173,13 @@ def test_a_project_without_an_earlier_state_gets_no_file_of_one(tmp_path: Path) 
         "jobs.sqlite",
         "unfinished.sqlite",
     }
+
+
+def test_nothing_is_taken_from_the_folder_of_another_file(folder: Path) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with closing(BlockJournal(folder / "job.blocks.sqlite")) as journal:
+        journal.begin(BLOB, LocalState(1, 2, 3, 4))
+    assert {path: path.read_bytes() for path in before} == before
 
 
 # -- the earlier version at work --------------------------------------------------------------------------------
