@@ -152,6 +152,8 @@ class JobService(JobQueries):
         record = self.find(job)
         # The code of another program's job is somewhere else.
         choose = self._chooser({}) if latest_code or record.spec.is_foreign else None
+        if tasks is not None and not tasks:
+            raise UsageError(f"no task of {record.run_id} is named")
         for number in tasks or ():
             demand_task(record, number)
         return resubmit(self._context, record, to=cluster, num_gpu=num_gpu, choose_code=choose, tasks=tasks)
@@ -269,7 +271,7 @@ class JobService(JobQueries):
                 return
             left -= 1
             # Each attempt has the code that the job had.
-            new = resubmit(self._context, record, tasks=self.failed_tasks(record)).record
+            new = resubmit(self._context, record, tasks=self.failed_tasks(record) or None).record
             yield Attempt(record, causes, new.run_id)
             record = new
 

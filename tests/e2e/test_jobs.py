@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from blobsync.jobs.array_job import ArrayJob
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.states import refresh
 from tests.e2e.terminal import see
@@ -586,7 +587,7 @@ def test_tasks_of_a_sweep_have_outputs_logs_and_ends_of_their_own(lab: Lab, clus
     sweep = ("--sweep", "n=0..5", "--sweep-file", "names.jsonl", "--zip", "--parallel", "3")
     line = (
         "printf '%s\\n' {name}; printf %s {name} > $BLOBSYNC_OUTPUT/name;"
-        """ printf '{"loss": %s}' {n} > $BLOBSYNC_OUTPUT/m.json; """
+        """ printf '{"loss": %s}' {n} > $BLOBSYNC_OUTPUT/result.json; """
         f"[ -e {again} ] || case {{n}} in 2|4) kill -9 $$;; esac"
     )
     job_id = lab.submit(cluster, *sweep, line)
@@ -597,17 +598,21 @@ def test_tasks_of_a_sweep_have_outputs_logs_and_ends_of_their_own(lab: Lab, clus
         (number, 137 if number in (2, 4) else 0, name) for number, name in enumerate(NAMES)
     ]
     assert shown["tasks"][1]["parameters"] == {"name": "a b", "n": "1"}
-    (shown,) = lab.ask("q", job_id, "--metric", "m.json:loss:max", "--sort", "metric")["jobs"]
+    (shown,) = lab.ask("q", job_id, "--metric", "result.json:loss:max", "--sort", "metric")["jobs"]
     assert [task["metric"] for task in shown["tasks"]] == [5.0, 4.0, 3.0, 2.0, 1.0, 0.0]
     assert "4 of 6 done, 2 failed" in lab.run("q").out
     assert lab.run("logs", f"{job_id}/3").out == "it's; touch pwned\n"
     listed = lab.ask("outputs", f"{job_id}/3")["files"]
-    assert [one["path"] for one in listed] == [f"output/{job_id}/3/m.json", f"output/{job_id}/3/name"]
+    assert [one["path"] for one in listed] == [f"output/{job_id}/3/name", f"output/{job_id}/3/result.json"]
     own = f"mine/output/{job_id}"
     assert lab.container.names(f"{own}/") == sorted(
-        f"{own}/{at}/{file}" for at in range(6) for file in ("m.json", "name")
+        f"{own}/{at}/{file}" for at in range(6) for file in ("name", "result.json")
     )
     assert [lab.container.get(f"{own}/{at}/name").decode() for at in range(6)] == NAMES
+    board = JobContext(lab.project.root, {**os.environ, **lab.project.environ})
+    handle = ArrayJob(board, board.history.find(job_id))
+    assert handle.results() == {number: {"loss": number} for number in range(6)}
+    assert [task.parameters["name"] for task in handle.tasks if task.exit_code] == [NAMES[2], NAMES[4]]
     again.touch()
     next_id = lab.ask("resubmit", job_id, "--failed")["job_id"]
     ended = lab.until(next_id)
