@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import ArchiveError, ConfigError
+from blobsync.base.errors import ArchiveError, ConfigError, JobNotFoundError, UsageError
 from blobsync.code.archive import write_archive
 from blobsync.code.files import code_rules
 from blobsync.code.publish import published_files
@@ -25,6 +25,7 @@ from blobsync.jobs.queries import JobQueries
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.timeline import spans_of
 from blobsync.jobspec.spec import CodeRef, FolderLink, JobRef, RunInfo, State
+from blobsync.jobspec.sweep import sweep
 from blobsync.web.charts import use_charts
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec
@@ -316,3 +317,23 @@ def test_the_files_of_an_archive_are_read_from_its_beginning(tmp_path: Path) -> 
         store.add(f"bad{number}.zip", body)
         with pytest.raises(ArchiveError, match="has no list of its files"):
             published_files(store, f"bad{number}.zip", snapshot.digest)
+
+
+def test_a_task_is_named_behind_its_job(tmp_path: Path) -> None:
+    files = ProjectFiles(tmp_path)
+    files.cluster("platform: local\n")
+    context = JobContext(tmp_path, NO_ENVIRON, backends={"eu": FakeBackend()})
+    plain, spec = (
+        add(context.history, 1, State.COMPLETED),
+        make_spec("x", cluster="eu", tasks=sweep(["lr=1,2"]).only([1])),
+    )
+    context.history.add(spec, JobRef(spec.run_id, "n", ""), "local")
+    jobs = JobQueries(context)
+    for name in ("0badcafe/1", f"assets/{spec.run_id}/1", f"{spec.run_id}/1"):
+        record, task = jobs.find_task(name)
+        assert (record.run_id, task) == (spec.run_id, 1)
+    assert jobs.find_task(f"assets/{spec.run_id}")[1] is None and jobs.find_task("0badcafe")[1] is None
+    with pytest.raises(UsageError, match="has no tasks"):
+        jobs.find_task(f"{plain.run_id}/1")
+    with pytest.raises(JobNotFoundError, match="has no task 0; its last one is 1"):
+        jobs.find_task("0badcafe/0")
