@@ -220,6 +220,15 @@ class TailReading(Protocol):
         ...
 
 
+@runtime_checkable
+class TaskLogging(Protocol):
+    """A backend where the logs of one task cost less than those of all."""
+
+    def task_logs(self, ref: JobRef, number: int) -> Sequence[LogFile]:
+        """The logs of a task so far, sorted by name."""
+        ...
+
+
 class PortForward(NamedTuple):
     """Forwards port ``local`` of this machine to ``remote`` of a job's node.
 

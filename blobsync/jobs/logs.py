@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from blobsync.backends.protocol import Backend
+from blobsync.backends.protocol import Backend, TaskLogging
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, UnsafeNameError
 from blobsync.jobs.parse import FoundCause, log_lines, read_causes, summarise
 from blobsync.jobspec.spec import JobRef, LogFile, LogMirror
@@ -65,13 +65,16 @@ class LogSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BackendLogs:
-    """The logs as the backend has them."""
+    """The logs as the backend has them; those of one ``task`` alone where that costs less."""
 
     backend: Backend[Any]
     ref: JobRef
+    task: int | None = None
     lags = False
 
     def files(self) -> Sequence[LogFile]:
+        if self.task is not None and isinstance(self.backend, TaskLogging):
+            return self.backend.task_logs(self.ref, self.task)
         return self.backend.logs(self.ref)
 
     def read(self, log: LogFile, start: int, end: int | None) -> bytes:

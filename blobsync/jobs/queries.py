@@ -428,7 +428,9 @@ class JobQueries:
 
     def _fetch_logs(self, record: JobRecord, task: int | None = None) -> FetchedLogs:
         folder, boundary = job_log_folder(self._context, record)
-        sources: list[Callable[[], LogSource]] = [lambda: BackendLogs(self._context.backend_of(record), record.ref)]
+        sources: list[Callable[[], LogSource]] = [
+            lambda: BackendLogs(self._context.backend_of(record), record.ref, task)
+        ]
         if record.spec.logs:
             mirror = record.spec.logs
             sources.append(lambda: self._mirrored(record, mirror))

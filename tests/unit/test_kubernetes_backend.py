@@ -17,11 +17,13 @@ from blobsync.backends.protocol import Accepted, PortForward, Refused, Scaling, 
 from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, ConfigError, JobError
 from blobsync.base.process import Completed
 from blobsync.jobs.context import settings_of
+from blobsync.jobs.logs import BackendLogs
 from blobsync.jobspec.spec import JobRef, Secrets
 from tests.fakes.aml_configs import CONTAINER as CONTAINER_URL
 from tests.fakes.aml_configs import ENTRY, load
 from tests.fakes.kubernetes import plan
 from tests.fakes.runner import Call, ScriptedRunner
+from tests.unit.test_kubernetes_replies import pod
 
 RUN = "me_1_0badcafe"
 NAME = "me-1-0badcafe"
@@ -194,3 +196,15 @@ def test_a_port_of_a_pod_is_opened_at_this_machine_alone(tmp_path: Path) -> None
     assert beside[-9:] == inside
     with pytest.raises(JobError, match="node 2"):
         backend.forward_argv(ref, PortForward(8888, 80, 2))
+
+
+def test_of_one_task_the_log_of_its_pod_alone_is_read(tmp_path: Path) -> None:
+    pods = [pod(0, "Running"), pod(1, "Running")]
+    for each in pods:
+        each["metadata"].setdefault("annotations", {})["blobsync.dev/task-numbers"] = "3,7"
+        each["metadata"]["labels"][JOB_LABEL] = NAME
+    backend, runner = backend_that_is_told(tmp_path, {"items": pods})
+    for task, read in ((7, 1), (None, 2)):
+        before = len(runner.calls)
+        BackendLogs(backend, JobRef(RUN, "uid", "ctx/train"), task).files()
+        assert len([call for call in runner.calls[before:] if any("/log?" in word for word in call.argv)]) == read

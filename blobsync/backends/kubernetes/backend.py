@@ -7,7 +7,7 @@ nothing behind, and deleting the Job removes all. Jobs are queried by their labe
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -131,12 +131,19 @@ class KubernetesBackend:
         yield from [info for info in infos if not states or info.state in states][:limit]
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
+        return self._logs(ref, lambda pod: True)
+
+    def task_logs(self, ref: JobRef, number: int) -> Sequence[LogFile]:
+        # Each pod that is read is a request.
+        return self._logs(ref, lambda pod: pod.task == number)
+
+    def _logs(self, ref: JobRef, wanted: Callable[[replies.Pod], bool]) -> Sequence[LogFile]:
         place, name = self._place_of(ref), object_name(ref.run_id)
         pods = replies.read_pods(place.ours("Pod", [name]))
         reader = self._pod_logs.setdefault(place, PodLogs(lambda pod, since: _read_pod(place, pod, since)))
         found: dict[str, KnownBytes] = {}
         for pod in pods:
-            if pod.has_log and pod.job == name:
+            if pod.has_log and pod.job == name and wanted(pod):
                 found.update(reader.update(pod))
         self._read.update((f"{name}/{log}", known) for log, known in found.items())
         return tuple(LogFile(log, each.end, f"{name}/{log}", each.begins) for log, each in sorted(found.items()))
