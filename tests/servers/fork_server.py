@@ -25,8 +25,11 @@ from typing import Any, NoReturn
 LENGTH = struct.Struct("!I")
 # What starts a thread when it is imported, what is sent to nodes as text, and what only servers of pages need.
 _LEFT_OUT = ("blobsync.project.transfer", "blobsync.node.standalone", "blobsync.web")
-# What the proxies of ``tests/servers`` need.
-_OF_SERVERS = ("anycrc", "tests.servers.child", "tests.servers.proxy")
+# What commands import late, and what the proxies of ``tests/servers`` need.
+_MORE = (
+    *("azure.core.pipeline.policies", "azure.identity", "boto3", "botocore.config", "botocore.session"),
+    *("anycrc", "tests.servers.child", "tests.servers.proxy"),
+)
 
 
 def send(channel: socket.socket, message: object, descriptors: list[int] | None = None) -> None:
@@ -52,7 +55,7 @@ def _load() -> None:
     for module in pkgutil.walk_packages(blobsync.__path__, "blobsync."):
         if not module.name.startswith(_LEFT_OUT) and not module.name.endswith(".__main__"):
             importlib.import_module(module.name)
-    for name in _OF_SERVERS:
+    for name in _MORE:
         importlib.import_module(name)
     others = threading.enumerate()[1:]
     if others:
