@@ -84,9 +84,9 @@ _UNEXPLAINED = """() => [
         getComputedStyle(each.closest('table').tHead).clipPath !== 'none'
         && getComputedStyle(each, '::before').content === 'none'),
 ].map((each) => each.outerHTML.slice(0, 200))"""
-# Between a phone and a wide screen: always, and in the soak.
-_WIDTHS = (800, 1280)
-_BETWEEN = (600, 900, 1000, 1100, 1200, 1350)
+# What is looked at always, and more in the soak.
+_WIDTHS = (PHONE[0], 1280)
+_MORE_WIDTHS = (600, 800, 900, 1000, 1100, 1200, 1350, DESKTOP[0])
 _MISSED = f"({_CONTROLS})().filter((each) => !each.dataset.reached).map((each) => each.outerHTML.slice(0, 200))"
 
 
@@ -143,7 +143,7 @@ def _faults(page: Page, looks: tuple[_Look, ...]) -> list[str]:
         if other is not None:
             page.emulate_media(color_scheme=other)
             found += [f"{size[0]} {other}: {fault}" for fault in faults(page, "color-contrast")]
-    for width in (*(_BETWEEN if len(looks) > 1 else ()), *_WIDTHS, PHONE[0], DESKTOP[0]):
+    for width in (*(_MORE_WIDTHS if len(looks) > 1 else ()), *_WIDTHS):
         page.set_viewport_size({"width": width, "height": DESKTOP[1]})
         if (more := overflow(page)) > 0:
             found.append(f"{more} px wider than {width}")
