@@ -115,9 +115,13 @@ def test_every_page_is_right_dark_and_light_narrow_and_wide_and_all_of_it_is_rea
         write_tree(project.root, {f"data/{long}.txt": b"one\n"})
         container.put(f"amber/data/{long}.there", b"one\n")
         with web_server(project) as server, window(browser, server) as seen:
+            routes = set[str]()
             for stop in STOPS:
                 stop.go(seen.page, server.address)
-                found += [f"{stop.name}: {fault}" for fault in _faults(seen.page, looks)]
+                # Axe takes most of the time: of several stops at one route, only the soak has it look at all.
+                look = looks if len(looks) > 1 or stop.route not in routes else ()
+                routes.add(stop.route)
+                found += [f"{stop.name}: {fault}" for fault in _faults(seen.page, look)]
             for page in ("blob", "conflict"):
                 seen.page.goto(f"{server.address}/{page}?path=data/{long}.there")
                 found += [f"{page} of a long name: {fault}" for fault in _faults(seen.page, looks)]
