@@ -36,7 +36,7 @@ def md5(data: bytes) -> str:
 def test_transfers_copies_removals_and_mirrors_are_reported(project: Project, container: Container) -> None:
     write_tree(project.data, {"a.txt": b"one", "b.txt": b"b"})
     project.configure(container)
-    assert project.json("history").data == {"transfers": [], "jobs": []}
+    assert project.json("history").data == {"transfers": [], "jobs": [], "older": False}
     assert project.json("u", "data").code == 0
     first = container.blob("data/a.txt").get_blob_properties().etag
     (project.data / "a.txt").write_bytes(b"two!")
