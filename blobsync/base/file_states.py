@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class LocalState:
     """A local file as ``stat`` shows it, in bytes and nanoseconds. ``md5`` and ``crc64`` are set only if they were
-    computed."""
+    computed, and ``blocks`` only in the process that did: the SHA-256 of each of its blocks, one after the other, from
+    the same bytes as the MD5."""
 
     size: int
     mtime_ns: int
@@ -21,6 +22,7 @@ class LocalState:
     inode: int
     md5: bytes | None = None
     crc64: bytes | None = field(default=None, compare=False)
+    blocks: bytes = field(default=b"", compare=False, repr=False)
 
     @classmethod
     def of(cls, stat: os.stat_result, md5: bytes | None = None) -> LocalState:

@@ -31,6 +31,8 @@ from blobsync.store.protocol import (
 )
 from blobsync.transfer.engines import Moved
 
+_SHA256 = 32
+
 
 class Fate(enum.Enum):
     """What to do with a block: send it; an attempt of this run has sent it; or it is there, from an earlier run or from
@@ -187,7 +189,8 @@ BLOCKS_DROPPED = ("InvalidBlockList", "InvalidBlobOrBlock")
 class UploadJob(FileJob):
     """Nothing appears under the blob's name before all of it is there; a block that fails leaves nothing.
 
-    If the file goes in blocks, those that the service already has are read and hashed, but not sent.
+    If the file goes in blocks, those that the service already has are read and hashed, but not sent; if planning has
+    hashed its blocks together with its MD5, they are not even read.
     """
 
     def __init__(
@@ -221,6 +224,7 @@ class UploadJob(FileJob):
         self._whole = hashlib.md5(usedforsecurity=False)
         self._info = None
         self._begun = 0
+        self._known = b""
         # A file that went in blocks before goes in blocks again, unless it is empty by now.
         before = self.action.delta or self.action.on_record > 0
         self._in_blocks = self._size > self._single or (before and self._size > 0)
@@ -231,6 +235,7 @@ class UploadJob(FileJob):
         # well.
         self._block = block_size(self._size)
         self._order: dict[int, Block] = {}
+        self._known = self._source.state.blocks
         destination = self.action.destination
         basis = destination if self.action.delta and isinstance(destination, RemoteState) else None
         self._blocks.look(self._source.state, basis, trusting=self._trusting)
@@ -244,9 +249,15 @@ class UploadJob(FileJob):
                 index = self._begun
                 self._begun += 1
                 length = min(self._block, self._size - index * self._block)
+                known = self._known[index * _SHA256 :][:_SHA256]
+                if known and not self._is_sent(index, known, length):
+                    return
                 held.enter_context(self.run.buffer(length))
                 data = self._opened.read_at(index * self._block, length)
-                self._whole.update(data)
+                if not known:
+                    self._whole.update(data)
+            if known and hashlib.sha256(data).digest() != known:
+                raise self._opened.changed()
             if not self._in_blocks:
                 self.run.pace(length)
                 name, _, md5, properties, condition = self._whole_order(data)
@@ -255,8 +266,8 @@ class UploadJob(FileJob):
                     self._info = self._store.put(
                         name, data, md5=md5, properties=properties, condition=condition, sent=sent
                     )
-            else:
-                self._put_block(index, data)
+            elif known or self._is_sent(index, hashlib.sha256(data).digest(), length):
+                self._put_block(self._order[index], data)
 
     def order(self) -> PutOrder:
         data = self._opened.read_at(0, self._size)
@@ -268,12 +279,13 @@ class UploadJob(FileJob):
         self._info = end
 
     def commit(self) -> Moved:
-        md5 = self._whole.digest()
+        read = self._opened.state
+        md5 = read.md5 if self._known else self._whole.digest()
+        assert md5 is not None, "planning hashes the blocks together with the whole"
         if self._info is None:
             self._info = self._put_list(md5)
         if self._info.md5 not in {None, md5}:
             raise ChecksumError(f"the service stored other bytes of {self._name} than were sent", path=self._name)
-        read = self._opened.state
         source = LocalState(read.size, read.mtime_ns, read.ctime_ns, read.inode, md5)
         return Moved(self.action, source, RemoteState(self._size, self._info.etag, md5), self.reused)
 
@@ -313,13 +325,16 @@ class UploadJob(FileJob):
         self._opened.check_unchanged()
         return PutOrder(self._name, data, self._whole.digest(), self._properties(), self._condition)
 
-    def _put_block(self, index: int, data: bytes) -> None:
-        block = self._order[index] = Block(block_id_of(hashlib.sha256(data).digest()), len(data))
+    def _is_sent(self, index: int, sha256: bytes, length: int) -> bool:
+        """Decide what to do with a block; returns whether it has to be sent."""
+        block = self._order[index] = Block(block_id_of(sha256), length)
         fate = self._blocks.fate(block)
         if fate is not Fate.SEND:
             self.run.pace(0)
             (self.count if fate is Fate.SENT else self.count_reused)(block.size)
-            return
+        return fate is Fate.SEND
+
+    def _put_block(self, block: Block, data: bytes) -> None:
         self.run.pace(block.size)
         with self.sending(block.size) as sent:
             self._store.put_block(self._name, block.id, data, sent=sent)

@@ -60,7 +60,7 @@ class SourceFile:
             raise LocalFileError(f"{self._path}: not a regular file", path=str(self._path))
         if not self.state.is_still(found):
             self.close()
-            raise self._changed()
+            raise self.changed()
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Read exactly ``length`` bytes; raises ``ChangedWhileReadError`` if the file became shorter."""
@@ -69,7 +69,7 @@ class SourceFile:
             if len(data) < length:
                 data = self._read_on(data, offset, length)
         if len(data) != length:
-            raise self._changed()
+            raise self.changed()
         return data
 
     def check_unchanged(self) -> None:
@@ -77,7 +77,7 @@ class SourceFile:
         with naming(self._path):
             now = os.fstat(self.fd)
         if not self.state.is_still(now):
-            raise self._changed()
+            raise self.changed()
 
     def close(self) -> None:
         """Close the file; safe to call again."""
@@ -95,7 +95,8 @@ class SourceFile:
             got += len(data)
         return b"".join(pieces)
 
-    def _changed(self) -> ChangedWhileReadError:
+    def changed(self) -> ChangedWhileReadError:
+        """The error if what is read is not what it was."""
         return ChangedWhileReadError(
             f"{self._path} changed while it was being read",
             hint="run the same command again once nothing writes to it",

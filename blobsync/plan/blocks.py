@@ -21,6 +21,7 @@ the journal, for a download bytes in an unfinished local file.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from bisect import bisect_left
@@ -71,6 +72,31 @@ def block_size(size: int) -> int:
     if not 0 <= size <= MAX_BLOB_BYTES:
         raise ValueError(f"no blob has {size:,} bytes")
     return _STEPS[bisect_left(_LIMITS, size)][1]
+
+
+class BlockDigests:
+    """The SHA-256 of each block of a file of ``size`` bytes, which come in their order."""
+
+    def __init__(self, size: int) -> None:
+        self._block = self._left = block_size(size)
+        self._hash = hashlib.sha256()
+        self._whole: list[bytes] = []
+
+    def update(self, data: bytes) -> None:
+        """Add bytes."""
+        rest = memoryview(data)
+        while rest:
+            part, rest = rest[: self._left], rest[self._left :]
+            self._hash.update(part)
+            self._left -= len(part)
+            if not self._left:
+                self._whole.append(self._hash.digest())
+                self._left, self._hash = self._block, hashlib.sha256()
+
+    def digests(self) -> bytes:
+        """One after the other."""
+        last = [self._hash.digest()] if self._left < self._block else []
+        return b"".join([*self._whole, *last])
 
 
 class Reusable(NamedTuple):

@@ -50,6 +50,7 @@ from blobsync.local.index import PairIndex, Record
 from blobsync.local.names import OWN_BLOBS, is_temporary, local_problem
 from blobsync.local.sorted_runs import SortedRuns, Spill, Spool
 from blobsync.local.tree import LinkPolicy, walk
+from blobsync.plan.blocks import ONE_REQUEST, BlockDigests
 from blobsync.plan.clashes import blob_hint, both_hint
 from blobsync.plan.left_out import (
     FAULTS,
@@ -219,11 +220,12 @@ def complete(
     compare_content: bool,
     emit: Emit = ignore,
     stop: StopRequest = NEVER,
+    now_ns: Callable[[], int] = time.time_ns,
 ) -> Iterator[Pair]:
     """Add each pair's record, and the checksums that are needed to decide, a batch at a time.
 
     ``compare_content``: blobs without an MD5 are read if their size does not decide. ``emit`` gets a ``Hashing`` for
-    files that are read; ``stop`` ends the reading.
+    files that are read; ``stop`` ends the reading; ``now_ns`` is the clock of file times.
     """
     threads = reading_threads()
     while batch := list(islice(pairs, _BATCH)):
@@ -234,7 +236,7 @@ def complete(
         size = sum(_near(batch[at], part).size for at in unknown)
         if unknown:
             emit(Hashing(len(unknown), size))
-        read = side_by_side(partial(_with_local_checksums, part), [batch[at] for at in unknown], threads, stop)
+        read = side_by_side(partial(_with_local_checksums, part, now_ns), [batch[at] for at in unknown], threads, stop)
         for at, pair in zip(unknown, read, strict=True):
             batch[at] = pair
         if unknown:
@@ -315,13 +317,17 @@ def _near(pair: Pair, part: LivePart) -> LocalState:
     return state
 
 
-def _with_local_checksums(part: LivePart, pair: Pair) -> Pair:
+def _with_local_checksums(part: LivePart, now_ns: Callable[[], int], pair: Pair) -> Pair:
     near = source_is_near(part.route)
     end, other = (part.source, pair.destination) if near else (part.destination, pair.source)
     state = _near(pair, part)
     assert isinstance(end, LocalLocation)
     assert other is not None
-    hashed = _hash_file(end.at(pair.path), state, with_crc64=other.crc64 is not None)
+    if near and pair.record is not None and is_as_recorded(other, pair.record.remote) and state.size > ONE_REQUEST:
+        # Only the source may have changed: then it is sent in blocks.
+        hashed = _hash_with_blocks(end.at(pair.path), state, now_ns)
+    else:
+        hashed = _hash_file(end.at(pair.path), state, with_crc64=other.crc64 is not None)
     return pair._replace(source=hashed) if near else pair._replace(destination=hashed)
 
 
@@ -329,6 +335,21 @@ def _hash_file(file: Path, state: LocalState, *, with_crc64: bool) -> LocalState
     """The state with its checksums; unchanged if the file cannot be read or has changed meanwhile."""
     hashed = hash_with_crc64(file) if with_crc64 else hash_file(file)
     return hashed if hashed is not None and hashed.same_file(state) else state
+
+
+# Changes of a file within one tick of its file system's clock do not show in its times; the coarsest ticks every 2 s.
+_TICK_NS = 2_000_000_000
+
+
+def _hash_with_blocks(file: Path, state: LocalState, now_ns: Callable[[], int]) -> LocalState:
+    """The state with the MD5 and the blocks, so that an upload reads only those that it sends; without blocks if the
+    file changed so shortly before that it may change again unseen."""
+    is_settled = now_ns() - max(state.mtime_ns, state.ctime_ns) > _TICK_NS
+    blocks = BlockDigests(state.size)
+    hashed = hash_file(file, also=blocks.update) if is_settled else hash_file(file)
+    if hashed is None or not hashed.same_file(state):
+        return state
+    return replace(hashed, blocks=blocks.digests()) if is_settled else hashed
 
 
 def hash_with_crc64(file: Path, new: Callable[[], JoinedCrc64 | None] = _new_crc64) -> LocalState | None:

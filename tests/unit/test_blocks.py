@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from blobsync.plan.blocks import block_size
+from blobsync.plan.blocks import BlockDigests, block_size
 from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS
 
 MIB = 1024 * 1024
@@ -47,3 +49,14 @@ def test_the_sizes_at_which_blocks_become_larger() -> None:
     sizes = [0, 64 * MIB, 2 * GIB, 50_000 * 8 * MIB, 50_000 * 16 * MIB, MAX_BLOB_BYTES]
     assert [block_size(size) // MIB for size in sizes] == [2, 2, 4, 8, 16, 4000]
     assert [block_size(size + 1) // MIB for size in sizes[1:-1]] == [4, 8, 16, 32]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2 * MIB, 2 * MIB + 1, 4 * MIB, 5 * MIB])
+@pytest.mark.parametrize("piece", [700_001, 2 * MIB, 6 * MIB])
+def test_a_file_has_one_digest_for_each_of_its_blocks_however_its_bytes_come(size: int, piece: int) -> None:
+    body = b"0123456789abcdef" * (size // 16) + b"x" * (size % 16)
+    digests = BlockDigests(size)
+    for start in range(0, size, piece):
+        digests.update(body[start : start + piece])
+    blocks = [body[start : start + 2 * MIB] for start in range(0, size, 2 * MIB)]
+    assert digests.digests() == b"".join(hashlib.sha256(block).digest() for block in blocks)

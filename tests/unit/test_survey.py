@@ -713,6 +713,29 @@ def test_a_file_whose_md5_is_known_is_not_read_again(place: Place) -> None:
     assert pair.source == here and pair.destination is not None and pair.destination.md5 == md5(b"body")
 
 
+@pytest.mark.parametrize(
+    ("size", "etag", "seconds", "in_blocks"),
+    [(3 << 20, "", 3, True), (2 << 20, "", 3, False), (3 << 20, "0xA", 3, False), (3 << 20, "", 2, False)],
+    ids=["large", "one request", "another version there", "just changed"],
+)
+def test_blocks_are_hashed_where_only_a_file_that_goes_in_blocks_may_have_changed(
+    place: Place, size: int, etag: str, seconds: int, *, in_blocks: bool
+) -> None:
+    body = b"a" * size
+    here, there = place.write("a", body), place.store.add("v/a", b"b" * size)
+    known = RemoteState(size, etag or there.etag, md5(b"b" * size))
+    place.records.put({"v/a": Record(LocalState(size, 1, 1, 1, known.md5), known)})
+    changed = max(here.mtime_ns, here.ctime_ns)
+    pairs = iter([Pair("a", here, RemoteState(size, there.etag, there.md5))])
+    request = place.request(Route.UPLOAD)
+    now = changed + seconds * 1_000_000_000
+    (pair,) = complete(pairs, request.part, place.records, compare_content=False, now_ns=lambda: now)
+    assert isinstance(pair.source, LocalState) and pair.source == replace(here, md5=md5(body))
+    blocks = (body[: 2 << 20], body[2 << 20 :])
+    digests = b"".join(hashlib.sha256(block).digest() for block in blocks)
+    assert pair.source.blocks == (digests if in_blocks else b"")
+
+
 def compare(place: Place, route: Route = Route.DOWNLOAD) -> Pair:
     return place.look(route, compare_content=True)[1]["a"]
 

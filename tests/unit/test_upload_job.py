@@ -216,6 +216,48 @@ def test_of_a_change_only_the_blocks_that_changed_are_sent_where_the_plan_says_s
     assert moved.reused == (2 * BLOCK if delta else 0)
 
 
+def hashed(place: Place) -> LocalState:
+    """The file as planning has hashed it."""
+    state, body = local_state(place.file), place.file.read_bytes()
+    assert state is not None
+    pieces = (body[start : start + BLOCK] for start in range(0, len(body), BLOCK))
+    digests = b"".join(hashlib.sha256(piece).digest() for piece in pieces)
+    return replace(state, md5=hashlib.md5(body).digest(), blocks=digests)
+
+
+def test_of_a_file_whose_blocks_planning_has_hashed_only_those_that_are_sent_are_read(place: Place) -> None:
+    put(place.job())
+    new = BODY[:-1] + b"!"
+    place.write(new)
+    moved = put(place.job(place.action(delta=True, source=hashed(place))))
+    told_right(place, moved, new)
+    assert place.asked("put_block") == [5] == place.run.buffers
+    assert (moved.reused, place.run.paced) == (2 * BLOCK, [0, 0, 5])
+    assert isinstance(moved.source, LocalState) and moved.source.blocks == b""
+
+
+@pytest.mark.parametrize("size", [SINGLE, SIZE])
+def test_without_its_blocks_the_md5_is_that_of_what_was_sent(place: Place, size: int) -> None:
+    place.write(BODY[:size])
+    source = replace(hashed(place), md5=bytes(16), blocks=b"")
+    told_right(place, put(place.job(place.action(source=source))), BODY[:size])
+
+
+def test_a_file_whose_blocks_planning_has_hashed_goes_in_one_request_if_it_is_small(place: Place) -> None:
+    place.write(BODY[:SINGLE])
+    told_right(place, put(place.job(place.action(source=hashed(place)))), BODY[:SINGLE])
+    assert place.asked("put") == [SINGLE] and place.asked("put_block") == []
+
+
+def test_a_block_that_is_not_what_planning_has_hashed_is_not_sent(place: Place) -> None:
+    known = hashed(place)
+    other = replace(known, blocks=known.blocks[:32] + bytes(32) + known.blocks[64:])
+    job = place.job(place.action(source=other))
+    with pytest.raises(ChangedWhileReadError):
+        put(job)
+    assert place.asked("put_block") == [BLOCK] and NAME not in place.store.blobs
+
+
 def test_a_new_file_of_a_plan_that_speaks_of_a_change_goes_whole(place: Place) -> None:
     moved = put(place.job(place.action(delta=True, destination=None)))
     told_right(place, moved, BODY)
