@@ -317,15 +317,21 @@ def _near(pair: Pair, part: LivePart) -> LocalState:
     return state
 
 
+# Changes of a file within one tick of its file system's clock do not show in its times; the coarsest ticks every 2 s.
+_TICK_NS = 2_000_000_000
+
+
 def _with_local_checksums(part: LivePart, now_ns: Callable[[], int], pair: Pair) -> Pair:
     near = source_is_near(part.route)
     end, other = (part.source, pair.destination) if near else (part.destination, pair.source)
     state = _near(pair, part)
     assert isinstance(end, LocalLocation)
     assert other is not None
-    if near and pair.record is not None and is_as_recorded(other, pair.record.remote) and state.size > ONE_REQUEST:
-        # Only the source may have changed: then it is sent in blocks.
-        hashed = _hash_with_blocks(end.at(pair.path), state, now_ns)
+    is_sent = near and pair.record is not None and is_as_recorded(other, pair.record.remote)
+    is_settled = now_ns() - max(state.mtime_ns, state.ctime_ns) > _TICK_NS
+    if is_sent and is_settled and state.size > ONE_REQUEST:
+        # If it has changed it is sent in blocks, and only those are read again that the service lacks.
+        hashed = _hash_with_blocks(end.at(pair.path), state)
     else:
         hashed = _hash_file(end.at(pair.path), state, with_crc64=other.crc64 is not None)
     return pair._replace(source=hashed) if near else pair._replace(destination=hashed)
@@ -337,19 +343,11 @@ def _hash_file(file: Path, state: LocalState, *, with_crc64: bool) -> LocalState
     return hashed if hashed is not None and hashed.same_file(state) else state
 
 
-# Changes of a file within one tick of its file system's clock do not show in its times; the coarsest ticks every 2 s.
-_TICK_NS = 2_000_000_000
-
-
-def _hash_with_blocks(file: Path, state: LocalState, now_ns: Callable[[], int]) -> LocalState:
-    """The state with the MD5 and the blocks, so that an upload reads only those that it sends; without blocks if the
-    file changed so shortly before that it may change again unseen."""
-    is_settled = now_ns() - max(state.mtime_ns, state.ctime_ns) > _TICK_NS
+def _hash_with_blocks(file: Path, state: LocalState) -> LocalState:
+    """As :func:`_hash_file`, with the blocks."""
     blocks = BlockDigests(state.size)
-    hashed = hash_file(file, also=blocks.update) if is_settled else hash_file(file)
-    if hashed is None or not hashed.same_file(state):
-        return state
-    return replace(hashed, blocks=blocks.digests()) if is_settled else hashed
+    hashed = hash_file(file, also=blocks.update)
+    return replace(hashed, blocks=blocks.digests()) if hashed is not None and hashed.same_file(state) else state
 
 
 def hash_with_crc64(file: Path, new: Callable[[], JoinedCrc64 | None] = _new_crc64) -> LocalState | None:

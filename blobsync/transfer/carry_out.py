@@ -304,11 +304,10 @@ class _Report(NamedTuple):
         ledger = self.ledger
         moved = ledger.moved(moved)
         # A file that has to be looked at first is shown after that, and counted now.
-        waiting = sum([each.action.path in ledger.pending for each in moved]) if ledger.pending else 0
-        if waiting:
-            self.run.listener.emit(FilesCounted(waiting))
-        if waiting < len(moved):
-            _report(self.run, ledger, [each.action for each in moved if each.action.path not in ledger.pending])
+        ended = [each.action for each in moved if each.action.path not in ledger.pending]
+        if len(ended) < len(moved):
+            self.run.listener.emit(FilesCounted(len(moved) - len(ended)))
+        _report(self.run, ledger, ended)
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None:
         self.ledger.failed(action, failure)

@@ -147,6 +147,23 @@ def test_the_listener_hears_what_comes_and_how_each_file_ends(world: World) -> N
     assert sorted(heard.done) == every
 
 
+def test_of_a_list_only_what_has_to_be_looked_at_first_is_shown_after_that(world: World) -> None:
+    class Together:
+        name = "azcopy"
+
+        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+            seen = CollectedReport()
+            DirectEngine().move(task, seen, listener)
+            first, *others = seen.moved
+            report.files_moved([first._replace(destination=None), *others])
+
+    write(world, FILES)
+    heard = Heard()
+    carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": Together}, heard=heard)
+    assert heard.events == [Moving("uploading", 0), FilesCounted(1), FilesCounted(-1)]
+    assert sorted(heard.done) == [("data/x/a", None), ("data/x/b", None), ("data/x/sub/c", None)]
+
+
 def test_a_file_that_is_found_wrong_is_reported_once(world: World) -> None:
     write(world, {"a": b"aaa"})
     heard = Heard()

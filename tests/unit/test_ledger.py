@@ -127,6 +127,19 @@ def test_an_engine_is_believed_only_what_the_service_told_it(
     assert ours.ledger.failures == {}
 
 
+def test_each_of_a_list_has_its_own_outcome() -> None:
+    every = tuple(action(name, replace(OLD, md5=ONE), None) for name in "abcd")
+    ours = Books(every)
+    shown = (NO_MD5, replace(BLOB, md5=TWO), BLOB, BLOB)
+    moved = [Moved(each, destination=there) for each, there in zip(every, shown, strict=True)]
+    assert ours.ledger.moved(moved) == moved
+    assert (set(ours.ledger.pending), set(ours.ledger.failures)) == ({"a"}, {"b"})
+    assert set(ours.ledger.verified) == {"c", "d"}
+    assert ours.ledger.moved(moved) == []
+    ours.ledger.save()
+    assert ours.records.puts == [2]
+
+
 def test_what_an_engine_saw_itself_is_compared_too() -> None:
     ours, one = books(BLOB, Route.DOWNLOAD)
     assert ours.ledger.moved([Moved(one, destination=replace(OLD, md5=None))])
@@ -299,7 +312,7 @@ def test_unchanged_pairs_are_on_record_at_once_where_both_sides_are_known(route:
         replace(whole, path="c", destination=None),
         replace(whole, path="d", action=Action.CONFLICT),
     ]
-    ours = Books((whole, *others), route)
+    ours = Books((*others, whole), route)
     ours.ledger.record_unchanged()
     assert list(ours.records.records) == ["x/a"]
 

@@ -714,26 +714,46 @@ def test_a_file_whose_md5_is_known_is_not_read_again(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "etag", "seconds", "in_blocks"),
-    [(3 << 20, "", 3, True), (2 << 20, "", 3, False), (3 << 20, "0xA", 3, False), (3 << 20, "", 2, False)],
+    ("size", "etag", "age", "in_blocks"),
+    [(3 << 20, "", 1, True), (2 << 20, "", 1, False), (3 << 20, "0xA", 1, False), (3 << 20, "", 0, False)],
     ids=["large", "one request", "another version there", "just changed"],
 )
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
 def test_blocks_are_hashed_where_only_a_file_that_goes_in_blocks_may_have_changed(
-    place: Place, size: int, etag: str, seconds: int, *, in_blocks: bool
+    place: Place, route: Route, size: int, etag: str, age: int, *, in_blocks: bool
 ) -> None:
     body = b"a" * size
     here, there = place.write("a", body), place.store.add("v/a", b"b" * size)
     known = RemoteState(size, etag or there.etag, md5(b"b" * size))
     place.records.put({"v/a": Record(LocalState(size, 1, 1, 1, known.md5), known)})
     changed = max(here.mtime_ns, here.ctime_ns)
-    pairs = iter([Pair("a", here, RemoteState(size, there.etag, there.md5))])
-    request = place.request(Route.UPLOAD)
-    now = changed + seconds * 1_000_000_000
+    blob = RemoteState(size, there.etag, there.md5)
+    pairs = iter([Pair("a", here, blob) if route is Route.UPLOAD else Pair("a", blob, here)])
+    request, now = place.request(route), changed + 2_000_000_000 + age
     (pair,) = complete(pairs, request.part, place.records, compare_content=False, now_ns=lambda: now)
-    assert isinstance(pair.source, LocalState) and pair.source == replace(here, md5=md5(body))
+    found = pair.source if route is Route.UPLOAD else pair.destination
+    assert isinstance(found, LocalState) and found == replace(here, md5=md5(body))
     blocks = (body[: 2 << 20], body[2 << 20 :])
     digests = b"".join(hashlib.sha256(block).digest() for block in blocks)
-    assert pair.source.blocks == (digests if in_blocks else b"")
+    assert found.blocks == (digests if in_blocks and route is Route.UPLOAD else b"")
+
+
+@pytest.mark.parametrize("fate", ["edited", "gone"])
+def test_a_large_file_that_changed_since_its_stat_gets_neither_md5_nor_blocks(place: Place, fate: str) -> None:
+    body = b"a" * (3 << 20)
+    here, there = place.write("a", body), place.store.add("v/a", body)
+    known = RemoteState(len(body), there.etag, there.md5)
+    place.records.put({"v/a": Record(LocalState(len(body), 1, 1, 1, known.md5), known)})
+    (place.folder / "a").unlink()
+    if fate == "edited":
+        place.write("a", body)
+        os.utime(place.folder / "a", ns=(1, 1))
+    later = max(here.mtime_ns, here.ctime_ns) + 10_000_000_000
+    request = place.request(Route.UPLOAD)
+    pairs = iter([Pair("a", here, known)])
+    (pair,) = complete(pairs, request.part, place.records, compare_content=False, now_ns=lambda: later)
+    assert isinstance(pair.source, LocalState)
+    assert (pair.source, pair.source.blocks) == (here, b"")
 
 
 def compare(place: Place, route: Route = Route.DOWNLOAD) -> Pair:
