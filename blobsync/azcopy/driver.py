@@ -171,7 +171,7 @@ class _Transfer:
         self._bytes.reached(self._run.bytes_moved)
 
     def _upload(self, source: LocalLocation, destination: OpenBlob) -> None:
-        folder, leaf = (destination.name, "") if not self._single else _split(destination.name)
+        folder, _, leaf = destination.name.rpartition("/") if self._single else (destination.name, "", "")
         names = {action.target or action.path or leaf: action for action in self._actions}
         unlinked = build_links(self._space.links, [(name, source.at(each.path)) for name, each in names.items()])
         for name, problem in unlinked.items():
@@ -416,11 +416,6 @@ class _FileCount:
         if self._count:
             self._listener.emit(FilesCounted(-self._count))
             self._count = 0
-
-
-def _split(name: str) -> tuple[str, str]:
-    folder, _, leaf = name.rpartition("/")
-    return folder, leaf
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from urllib.parse import unquote, urlsplit
 
@@ -94,8 +94,8 @@ class LogReader:
     which the disk had no space.
     """
 
-    reasons: dict[str, ErrorDetails]
-    codes: dict[str, str]
+    reasons: dict[str, ErrorDetails] = field(default_factory=dict)
+    codes: dict[str, str] = field(default_factory=dict)
     finished: bool = False
     failures: int = 0
     begun: int = 0
@@ -104,10 +104,6 @@ class LogReader:
     no_room: ErrorDetails | None = None
     _pending: tuple[str, ErrorDetails] | None = None
     _request: str = ""
-
-    @classmethod
-    def new(cls) -> LogReader:
-        return cls({}, {})
 
     def feed(self, lines: Iterable[str]) -> None:
         """Parse more lines. ``reasons`` is keyed by both ends of a file as azcopy names them."""

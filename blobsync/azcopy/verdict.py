@@ -49,7 +49,7 @@ class LogFollower:
         self._folder = folder
         self._on_moving = on_moving
         self._offsets: dict[Path, int] = {}
-        self.reader = LogReader.new()
+        self.reader = LogReader()
 
     def shows_success(self) -> bool:
         """Whether the log says that every file is done and none failed.

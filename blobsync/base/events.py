@@ -179,6 +179,18 @@ class LoggingListener:
             logging.getLogger("blobsync").info("%s", event.text)
 
 
+class NoteListener:
+    """Hands on the text of each note, and ignores every other event."""
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        self._say = say
+
+    def emit(self, event: Event) -> None:
+        """Hand on a note."""
+        if isinstance(event, Note):
+            self._say(event.text)
+
+
 class _Together:
     __slots__ = ("_listeners",)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,7 @@ def plan_data(plan: TransferPlan, records: Path | None = None) -> dict[str, Any]
         },
         "processes": plan.processes.count,
         "processes_why": plan.processes.why,
-        "spread": plan.spread.to_json() if plan.spread else None,
+        "spread": asdict(plan.spread) if plan.spread else None,
     }
     if records is None:
         data["actions"] = [plan_record(plan, part, action) for part, action in plan.each()]

@@ -167,14 +167,11 @@ def new_project(
         for name in (*(name for name, *_ in examples), ".gitignore"):
             _refuse_link(root, name)
         for name, text, mode in examples:
-            path = root / name
-            if path.exists():
+            if (root / name).exists():
                 kept.append(name)
-                continue
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "w") as stream:
-                stream.write(text)
-            written.append(name)
+            else:
+                _write_new(root, name, text, mode)
+                written.append(name)
         (written if _add_ignore_lines(root / ".gitignore", ignore) else kept).append(".gitignore")
     except OSError as error:
         raise LocalFileError(f"cannot write {error.filename}: {error.strerror}") from error
@@ -227,14 +224,18 @@ def write_files(root: Path, files: Sequence[NewFile]) -> None:
     """Write all of them. Raises ``UsageError`` before anything is written if one exists, ``LocalFileError`` later."""
     demand_new(root, [file.name for file in files], "choose another name: --name NAME")
     for file in files:
-        path = root / file.name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-            with open(os.open(path, flags, 0o600 if file.is_private else 0o644), "w", encoding="utf-8") as stream:
-                stream.write(file.text)
-        except OSError as error:
-            raise LocalFileError(f"cannot write {file.name}: {error.strerror}", path=file.name) from error
+        _write_new(root, file.name, file.text, 0o600 if file.is_private else 0o644)
+
+
+def _write_new(root: Path, name: str, text: str, mode: int) -> None:
+    path = root / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with open(os.open(path, flags, mode), "w", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise LocalFileError(f"cannot write {name}: {error.strerror}", path=name) from error
 
 
 def _refuse_link(root: Path, name: str) -> None:

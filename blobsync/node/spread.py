@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from blobsync.base.allocator import keep_freed_memory
 from blobsync.base.errors import SETUP_FAILED_EXIT, BlobsyncError, CredentialError, shell_code
-from blobsync.base.events import Event, Note
+from blobsync.base.events import NoteListener
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import Bucket, LocalLocation
 from blobsync.base.seals import SealKey
@@ -282,7 +282,7 @@ def _carry_out(
         engine=_ENGINE,
         created_at=time.time(),
     )
-    found = carry_out(plan, _Opened(parts, index), Engines({"direct": lambda: engine}), _NoteListener(write), None)
+    found = carry_out(plan, _Opened(parts, index), Engines({"direct": lambda: engine}), NoteListener(write), None)
     failures = [{"path": each.path, "code": str(each.code), "message": each.message} for each in found.failures]
     return Result(job.spec.run_id, int(found.exit_code), found.transferred, found.verified, failures)
 
@@ -329,15 +329,6 @@ class _Ended(NamedTuple):
         return "its last task closes it"
 
     def stop(self) -> None: ...
-
-
-class _NoteListener:
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
-
-    def emit(self, event: Event) -> None:
-        if isinstance(event, Note):
-            self._write(event.text)
 
 
 def _print_line(text: str) -> None:

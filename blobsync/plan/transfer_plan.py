@@ -10,7 +10,7 @@ import enum
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import islice
 from operator import eq
@@ -401,10 +401,6 @@ class SpreadPlan:
     shards: int
     why: str
     detach: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """The form in ``plan --json``."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -23,7 +23,7 @@ from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 from blobsync.base.errors import BlobsyncError, ExitCode, FileFailure, TransferCancelledError
-from blobsync.base.events import Event, Note, together
+from blobsync.base.events import NoteListener, together
 from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import redact, redact_tree
 from blobsync.local.sorted_runs import Spill
@@ -39,17 +39,6 @@ _FILES_A_LINE = 5000
 _STOP = "stop"
 
 Answer = Callable[[Mapping[str, Any]], None]
-
-
-class NoteListener:
-    """Sends notes to the page."""
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-
-    def emit(self, event: Event) -> None:
-        if isinstance(event, Note):
-            self._answer({"note": redact(event.text)})
 
 
 def plan_lines(plan: TransferPlan) -> Iterator[str]:
@@ -110,7 +99,7 @@ def carry_order(order: Mapping[str, Any], read_line: Callable[[], str], answer: 
             answer({"progress": asdict(progress)})
 
         listener = CallbackListener(on_progress)
-        project.listener = together(NoteListener(answer), listener)
+        project.listener = together(NoteListener(lambda text: answer({"note": redact(text)})), listener)
         result = project.carry_out(plan)
         listener.close()
         answer({"ended": _result(result)})

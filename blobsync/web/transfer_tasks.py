@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from blobsync.base.errors import BlobsyncError, ExitCode, NothingMatchedError
-from blobsync.base.events import Event, Note
+from blobsync.base.events import NoteListener
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, python_module
 from blobsync.base.redaction import redact
@@ -172,7 +172,7 @@ class TransferTasks:
     def _plan(self, task: TransferTask) -> None:
         try:
             with self._source.open(task.request.cluster, from_cluster=task.request.from_cluster) as project:
-                project.listener = _Notes(task)
+                project.listener = NoteListener(lambda text: task.notes.append(redact(text)))
                 make = project.plan_upload if task.request.direction is Direction.UP else project.plan_download
 
                 def keep(progress: Progress) -> None:
@@ -223,15 +223,6 @@ class TransferTasks:
             with self._lock:
                 self._processes.pop(task.id, None)
             self._on_end()
-
-
-class _Notes:
-    def __init__(self, task: TransferTask) -> None:
-        self._task = task
-
-    def emit(self, event: Event) -> None:
-        if isinstance(event, Note):
-            self._task.notes.append(redact(event.text))
 
 
 def _read_answer(task: TransferTask, line: str) -> None:

@@ -178,7 +178,7 @@ def _messages(data: bytes) -> None:
 
 
 def _azcopy_log(data: bytes) -> None:
-    reader = LogReader.new()
+    reader = LogReader()
     reader.feed(text(data).splitlines(keepends=True))
     for reason in reader.reasons.values():
         str(explain(reason, Route.UPLOAD))

@@ -14,7 +14,7 @@ from tests.fakes.azcopy_process import log_lines, transcript
 
 
 def read(name: str) -> LogReader:
-    reader = LogReader.new()
+    reader = LogReader()
     reader.feed(log_lines(name))
     return reader
 
@@ -42,7 +42,7 @@ def test_the_services_code_is_found_by_the_requests_id() -> None:
 
 
 def test_a_log_that_comes_in_pieces() -> None:
-    reader = LogReader.new()
+    reader = LogReader()
     for line in log_lines("upload_denied"):
         reader.feed([line])
     assert reader.reasons == read("upload_denied").reasons

@@ -50,7 +50,7 @@ class Case:
         sas: SasToken | None = None,
     ) -> None:
         self.store = MemoryStore("one")
-        log = LogReader.new()
+        log = LogReader()
         log.reasons.update(reasons or {})
         self.verdict = Verdict(route, found, log, [sas] if sas else [], OpenBlob(self.store, folder))
 
@@ -75,7 +75,7 @@ def test_files_that_azcopy_names_failed(which: str, route: Route) -> None:
     ends = (blob, "/here/b c") if route is Route.DOWNLOAD else ("/links/b c", blob)
     found = outcome(status="CompletedWithErrors")
     getattr(found, which)["any"] = FailedTransfer(*ends, "Failed", 429)
-    verdict = Verdict(route, found, LogReader.new(), [], OpenBlob(store, "x"))
+    verdict = Verdict(route, found, LogReader(), [], OpenBlob(store, "x"))
     assert code(verdict.failure("b c", WANTED)) == "service_busy"
     assert verdict.failure("b", WANTED) is None
 

@@ -26,6 +26,7 @@ from blobsync.base.events import (
     Looked,
     Moving,
     Note,
+    NoteListener,
     Phase,
     SilentListener,
     UnderWay,
@@ -42,7 +43,6 @@ from blobsync.project.logbook import TransferEntry, recorded_while_running
 from blobsync.project.progress_listeners import CallbackListener
 from blobsync.spread.worker_process import Outgoing
 from blobsync.transfer.carry_out import ByteTally
-from blobsync.web.transfer_process import NoteListener
 from tests.fakes.tasks import RecordingListener
 
 ONE_OF_EACH: tuple[Event, ...] = (
@@ -107,7 +107,7 @@ def test_every_listener_takes_every_event(event: Event, tmp_path: Path) -> None:
         *(
             CallbackListener(told.append),
             ByteTally(),
-            NoteListener(lambda answer: None),
+            NoteListener(lambda text: None),
             Outgoing(lambda data: None),
         ),
     ]
@@ -136,12 +136,12 @@ def test_notes_reach_the_log(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["a note"]
 
 
-def test_notes_reach_the_page() -> None:
-    answers: list[object] = []
-    listener = NoteListener(answers.append)
+def test_notes_alone_are_handed_on() -> None:
+    texts: list[str] = []
+    listener = NoteListener(texts.append)
     for event in ONE_OF_EACH:
         listener.emit(event)
-    assert answers == [{"note": "a note"}]
+    assert texts == ["a note"]
 
 
 def test_the_record_of_what_runs_passes_every_event_on(tmp_path: Path) -> None:
