@@ -66,28 +66,6 @@ NOWHERE: Mapping[str, str] = {
 _IMAGE_PLATFORMS = ("kubernetes", *AML_PLATFORMS)
 _MOUNTING = ("local", "slurm", "kubernetes")
 
-# Keys that label a job, or say where, in which queue and by which program these platforms run it.
-LABELS: Mapping[str, tuple[str, ...]] = {
-    "aml_config": AML_PLATFORMS,
-    "compute_target": AML_PLATFORMS,
-    "experiment_name": AML_PLATFORMS,
-    "datastore_name": AML_PLATFORMS,
-    "config_param.*.datastore_name": AML_PLATFORMS,
-    "instance_type": AML_PLATFORMS,
-    "priority": AML_PLATFORMS,
-    "sla_tier": AML_PLATFORMS,
-    "queue_settings": AML_PLATFORMS,
-    "preemption_allowed": AML_PLATFORMS,
-    "aks_compute": ("itp",),
-    "aks_compute_global_dispatch": ("itp",),
-    "aks_compute_global_dispatch_arg": ("itp",),
-    "unique_gjd_cluster": ("itp",),
-    "singularity_sla_tier": ("singularity",),
-    "singularity_instance_type": ("singularity",),
-    "ssh": ("slurm",),
-    "docker.runtime": LINKING,
-}
-
 # Keys that only these platforms support. Sections named like a platform are not listed.
 ONLY_ON: Mapping[str, tuple[str, ...]] = {
     "aml_config": AML_PLATFORMS,
@@ -117,6 +95,19 @@ ONLY_ON: Mapping[str, tuple[str, ...]] = {
     "config_param.*.blob_cache_timeout": _MOUNTING,
     "config_param.*.blob_fuse_options": _MOUNTING,
     "blob_mount_info.*.blob_fuse_options": _MOUNTING,
+}
+
+# Keys that label a job, or say where, in which queue and by which program these platforms run it.
+_LABELS_OF_SOME = (
+    *("aml_config", "compute_target", "experiment_name", "datastore_name", "config_param.*.datastore_name"),
+    *("instance_type", "queue_settings", "preemption_allowed", "ssh", "docker.runtime"),
+    *("aks_compute_global_dispatch", "aks_compute_global_dispatch_arg"),
+    *("singularity_sla_tier", "singularity_instance_type"),
+)
+LABELS: Mapping[str, tuple[str, ...]] = {
+    **{name: ONLY_ON[name] for name in _LABELS_OF_SOME},
+    **dict.fromkeys(("priority", "sla_tier"), AML_PLATFORMS),
+    **dict.fromkeys(("aks_compute", "unique_gjd_cluster"), ("itp",)),
 }
 
 # What to do instead.

@@ -31,7 +31,7 @@ from blobsync.backends.forwarding import LOOPBACK, bastion_line, forward_line
 from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process import ProcessRunner, python_module
-from blobsync.base.user_data import config_home, environment, read_own, state_home
+from blobsync.base.user_data import config_home, environment, read_own, state_home, write_own
 from blobsync.local.state_dir import own_folder
 from blobsync.tunnels.keeper import OPEN_SECONDS
 
@@ -297,11 +297,7 @@ class Tunnels:
         return found
 
     def _write(self, tunnels: Sequence[NamedTunnel]) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fresh = self._file.with_suffix(f".{os.getpid()}")
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as target:
-            json.dump({"tunnels": [asdict(tunnel) for tunnel in tunnels]}, target, indent=1)
-        fresh.replace(self._file)
+        write_own(self._file, json.dumps({"tunnels": [asdict(tunnel) for tunnel in tunnels]}, indent=1))
 
 
 def _demand_key(tunnel: NamedTunnel) -> None:
