@@ -108,8 +108,9 @@ HANDED_OVER: Mapping[str, tuple[str, Any]] = {
     "slurm.job_root": ("slurm", "/jobs"),
     **{
         f"slurm.{name}": ("slurm", "x")
-        for name in ("partition", "qos", "account", "time", "gres", "constraint", "reservation", "array", "mem")
+        for name in ("partition", "qos", "account", "time", "gres", "constraint", "reservation", "mem")
     },
+    "slurm.array": ("slurm", "0-3"),
     "kubernetes.context": ("kubernetes", "other"),
     "kubernetes.namespace": ("kubernetes", "other"),
     "kubernetes.image": ("kubernetes", "other:2"),
