@@ -50,10 +50,13 @@ def state(path: Path) -> LocalState:
 @contextmanager
 def no_descriptor_stays_open() -> Iterator[None]:
     # The garbage collector must not close files of other tests in between.
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
-    yield
-    assert len(os.listdir("/proc/self/fd")) <= before
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        yield
+        assert len(os.listdir("/proc/self/fd")) <= before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
