@@ -95,6 +95,7 @@ class Heard:
             case Expected(files, size):
                 self.expected.append((files, size))
             case FilesDone(paths, failure):
+                assert paths, "an event of nothing"
                 self.done += [(path, failure.code if failure else None) for path in paths]
             case Note(text):
                 self.notes.append(text)
@@ -162,6 +163,21 @@ def test_of_a_list_only_what_has_to_be_looked_at_first_is_shown_after_that(world
     carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": Together}, heard=heard)
     assert heard.events == [Moving("uploading", 0), FilesCounted(1), FilesCounted(-1)]
     assert sorted(heard.done) == [("data/x/a", None), ("data/x/b", None), ("data/x/sub/c", None)]
+
+
+def test_a_failure_of_a_file_that_nobody_planned_is_shown_as_that(world: World) -> None:
+    class FailsAnother:
+        name = "azcopy"
+
+        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+            other = replace(task.actions[0], path="other")
+            report.file_failed(other, FileFailure("data/x/other", FailureCode.SIZE_MISMATCH, "no"))
+            DirectEngine().move(task, report, listener)
+
+    write(world, {"a": b"aaa"})
+    heard = Heard()
+    carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": FailsAnother}, heard=heard)
+    assert sorted(heard.done) == [("data/x/a", None), ("data/x/other", "not_planned")]
 
 
 def test_a_file_that_is_found_wrong_is_reported_once(world: World) -> None:
