@@ -33,7 +33,10 @@ _STAGES = (
     ("libcurl: sockets, TLS", ("rest/curl.py:_step", "rest/curl.py:sleep", "base/socket_owners.py")),
     ("a request into libcurl, an answer out", ("rest/curl.py", "rest/transport.py")),
     ("requests, signatures, answers, retries", ("rest/", "store/", "base64.py", "hmac.py", "urllib/parse.py")),
-    ("files: open, read, write, name", ("local/files.py", "local/part_files.py", "local/errors.py", "local/names.py")),
+    (
+        "files: open, read, write, name",
+        ("local/files.py", "local/part_files.py", "local/os_errors.py", "local/names.py"),
+    ),
     ("MD5", ("direct/upload.py:order", "direct/download.py:landed")),
     ("the engine and its jobs", ("direct/", "pathlib.py")),
     ("the walk", ("local/tree.py",)),

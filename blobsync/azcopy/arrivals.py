@@ -21,9 +21,9 @@ from blobsync.base.events import UnderWay
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import RunState, Stopped
 from blobsync.direct.reads import Content
-from blobsync.local.errors import ChangedWhileReadError, local_error
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import is_temporary, relative_name, unfinished_name
+from blobsync.local.os_errors import ChangedWhileReadError, local_error
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved

@@ -41,8 +41,8 @@ from blobsync.base.locations import LocalLocation
 from blobsync.base.process import ProcessRunner
 from blobsync.base.redaction import SasToken
 from blobsync.direct.pool import RunState
-from blobsync.local.errors import local_error
 from blobsync.local.files import LocalFolder
+from blobsync.local.os_errors import local_error
 from blobsync.plan.engine_model import CHATTY_FILES
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.open_locations import OpenBlob

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from blobsync.base.plain_json import parse_json
 from blobsync.base.redaction import redact
-from blobsync.local.errors import local_error, naming
 from blobsync.local.names import is_own_temporary, new_temporary_name
+from blobsync.local.os_errors import local_error, naming
 from blobsync.local.state_dir import own_folder
 
 KEPT_LOGS = 5

@@ -14,12 +14,12 @@ from blobsync.backends.protocol import Backend, Surroundings
 from blobsync.base.errors import BackendUnavailableError
 
 MODULES = {
-    "aml": "blobsync.backends.aml.backend",
-    "itp": "blobsync.backends.aml.backend",
-    "kubernetes": "blobsync.backends.kubernetes.backend",
-    "local": "blobsync.backends.local.backend",
-    "singularity": "blobsync.backends.aml.backend",
-    "slurm": "blobsync.backends.slurm.backend",
+    "aml": "blobsync.backends.aml.aml_backend",
+    "itp": "blobsync.backends.aml.aml_backend",
+    "kubernetes": "blobsync.backends.kubernetes.kubernetes_backend",
+    "local": "blobsync.backends.local.local_backend",
+    "singularity": "blobsync.backends.aml.aml_backend",
+    "slurm": "blobsync.backends.slurm.slurm_backend",
 }
 
 

@@ -18,7 +18,7 @@ from blobsync.code.digest import MANIFEST_NAME
 from blobsync.code.files import CodeFile
 from blobsync.code.git import GitState
 from blobsync.code.snapshot import CodeSnapshot, HashedFile, open_source
-from blobsync.local.errors import ChangedWhileReadError
+from blobsync.local.os_errors import ChangedWhileReadError
 
 MANIFEST_VERSION = 1
 

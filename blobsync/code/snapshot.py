@@ -26,8 +26,8 @@ from blobsync.base.plain_json import parse_json
 from blobsync.code.digest import DigestRecord, digest_of_records
 from blobsync.code.files import CodeFile, CodeRules, Decision, find_code
 from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, PossibleSecret, scan
-from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import SourceFile
+from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.plan.engine_model import usable_cores
 
 CONFIGURATION = "aux_data/"

@@ -24,9 +24,9 @@ from blobsync.base.file_states import RemoteState
 from blobsync.direct.download_blocks import KnownBlock, known_blocks
 from blobsync.direct.pool import FileJob, RunState, Stopped
 from blobsync.direct.reads import CHUNK, Content, looked_up, read_range, version_of
-from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName, relative_name
+from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.local.part_files import KeptName, PartFile
 from blobsync.local.resume_records import RangeRecord, RangeRecords, RecordedRange, UnfinishedDownload
 from blobsync.plan.transfer_plan import FileAction

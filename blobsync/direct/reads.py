@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from blobsync.base.errors import BlobNotFoundError, ChecksumError, PreconditionFailedError, SourceChangedError
 from blobsync.base.file_states import RemoteState
 from blobsync.base.locations import is_source
-from blobsync.local.errors import ChangedWhileReadError
+from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.protocol import BlobInfo, BlobReader, BlobStore, Checksum
 from blobsync.transfer.engines import NOTHING_COMPARED

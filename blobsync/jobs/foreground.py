@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.backends.local.backend import count_gpus, visible_gpus
+from blobsync.backends.local.local_backend import count_gpus, visible_gpus
 from blobsync.base.errors import BlobsyncError, ConfigError, ProcessError
 from blobsync.base.process import ProcessRunner, python_module
 from blobsync.config.model import Cluster

@@ -21,9 +21,9 @@ from blobsync.backends.protocol import Backend, TaskLogging
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, UnsafeNameError
 from blobsync.jobs.parse import FoundCause, log_lines, read_causes, summarise
 from blobsync.jobspec.spec import JobRef, LogFile, LogMirror
-from blobsync.local.errors import NotAFileError
 from blobsync.local.files import GrowingFile, LocalFolder
 from blobsync.local.names import RelativeName, relative_name
+from blobsync.local.os_errors import NotAFileError
 from blobsync.store.protocol import BlobStore
 
 # More is fetched in several rounds (bytes).

@@ -40,9 +40,9 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.node_sas import known_accounts
 from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec
-from blobsync.local.errors import NotAFileError, local_error, raise_unless_gone
 from blobsync.local.files import LocalFolder, SourceFile, WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.names import local_problem, relative_name
+from blobsync.local.os_errors import NotAFileError, local_error, raise_unless_gone
 from blobsync.store.protocol import BlobStore
 from blobsync.store.sas import LINK_LIFETIME, READ_BLOB, sas_url
 

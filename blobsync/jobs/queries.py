@@ -371,7 +371,7 @@ class JobQueries:
 
     def computes(self) -> Computes:
         """The compute clusters of the project's workspace. Raises ``UsageError`` where the cluster has none."""
-        from blobsync.backends.aml.backend import computes_of
+        from blobsync.backends.aml.aml_backend import computes_of
 
         return computes_of(self._context.backend(self._cluster()))
 

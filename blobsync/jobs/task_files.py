@@ -16,7 +16,7 @@ from blobsync.base.plain_json import parse_json
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.outputs import account_of, output_places
 from blobsync.jobs.record import JobRecord
-from blobsync.keep.checkpoints import best_field, value_at
+from blobsync.keep.checkpoint_sets import best_field, value_at
 from blobsync.local.names import relative_name
 from blobsync.store.protocol import BlobStore
 

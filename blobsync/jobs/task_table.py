@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from blobsync.base.errors import UsageError
 from blobsync.jobs.record import JobRecord, JobTask
-from blobsync.keep.checkpoints import best_field
+from blobsync.keep.checkpoint_sets import best_field
 
 # What a table can be sorted by, besides its parameters.
 INDEX, STATE, MINUTES, METRIC = "index", "state", "minutes", "metric"

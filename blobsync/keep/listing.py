@@ -10,8 +10,8 @@ from pathlib import Path
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.file_states import LocalState
 from blobsync.config.model import CheckpointRule
-from blobsync.keep import checkpoints
-from blobsync.keep.checkpoints import FileSet
+from blobsync.keep import checkpoint_sets
+from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.documents import Keys
 from blobsync.keep.marks import Mark, Marks
 from blobsync.keep.sets import FolderContent, Writer, decide_restore, files_of, told_of
@@ -122,7 +122,7 @@ def list_sets(
         by_lineage = [marks.of(each) for each in sorted(lineages)]
         sealed = [mark for those in by_lineage for mark in those]
         unsealed = [mark for each in sorted(lineages) for mark in marks.unsealed(each)]
-        last = [those[-1] for those in map(checkpoints.in_order, by_lineage) if those]
+        last = [those[-1] for those in map(checkpoint_sets.in_order, by_lineage) if those]
         following = {_next_of(place.rule, marks, Writer(mark.run_id, mark.lineage)) for mark in last}
     else:
         rule = job.rules.get(place.shown, place.rule)
@@ -130,7 +130,7 @@ def list_sets(
         sealed, unsealed = (marks.named(whose), marks.named(whose, sealed=False)) if whose else ([], [])
         following = {_next_of(rule, marks, Writer(job.run_id, job.lineage, earlier=job.earlier))}
     marked = [*((mark, True) for mark in sealed), *((mark, False) for mark in unsealed)]
-    here = {one.name: one for one in checkpoints.sets_in(place.pattern, dict(files_of(place.here)))}
+    here = {one.name: one for one in checkpoint_sets.sets_in(place.pattern, dict(files_of(place.here)))}
     found = []
     for mark, is_sealed in marked:
         one = _marked(place, marks, mark, here.get(mark.stored), now())
@@ -138,7 +138,7 @@ def list_sets(
         missing = one.missing or ("" if is_sealed or is_next else NO_SEAL)
         found.append(replace(one, sealed=is_sealed, is_next=is_next, missing=missing))
     names = {mark.stored for mark, _ in marked}
-    there = {one.name: one for one in checkpoints.sets_in(place.pattern, _states(place))}
+    there = {one.name: one for one in checkpoint_sets.sets_in(place.pattern, _states(place))}
     for name in sorted({*here, *there} - names):
         if name in known or (job is not None and not _is_of_jobs(place, name, {job.run_id, job.lineage})):
             # Another lineage's.
@@ -154,7 +154,9 @@ def _is_of_jobs(place: SetsPlace, name: str, run_ids: Collection[str]) -> bool:
 
 def half_problem(place: SetsPlace, path: str, warn: Callable[[str], None]) -> str:
     """Why what is at ``path`` below the entry belongs to a set that is not complete in the container; else empty."""
-    name = checkpoints.set_of(place.pattern, path) or (checkpoints.set_of(place.pattern, f"{path}/-") if path else None)
+    name = checkpoint_sets.set_of(place.pattern, path) or (
+        checkpoint_sets.set_of(place.pattern, f"{path}/-") if path else None
+    )
     if name is None:
         return ""
     marks = place.marks(warn)
@@ -200,7 +202,7 @@ def _unmarked(place: SetsPlace, name: str, here: FileSet | None, there: FileSet 
     lacking = _lacking(place, there) if there else ""
     return Checkpoint(
         f"{place.shown}/{name}",
-        checkpoints.step_of(name),
+        checkpoint_sets.step_of(name),
         here.changed_at if here else None,
         files,
         size,
@@ -214,13 +216,13 @@ def _state_here(place: SetsPlace, here: FileSet | None, now: float) -> tuple[str
     if here is None:
         return NONE, ""
     told = told_of(place.here / here.name, None)
-    judged = checkpoints.judge(place.rule, here, FolderContent(place.here), now, told=told)
+    judged = checkpoint_sets.judge(place.rule, here, FolderContent(place.here), now, told=told)
     return (COMPLETE, "") if judged.is_complete else (HALF, judged.missing)
 
 
 def _lacking(place: SetsPlace, there: FileSet) -> str:
     """What a set in the container has not, besides a mark."""
-    judged = checkpoints.judge(place.rule, there, _BlobContent(place), time.time(), last=True, ended_well=True)
+    judged = checkpoint_sets.judge(place.rule, there, _BlobContent(place), time.time(), last=True, ended_well=True)
     return judged.missing or "it has no mark that says that it is complete"
 
 

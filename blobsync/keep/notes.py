@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 
 from blobsync.base.errors import BlobNotFoundError
 from blobsync.base.plain_json import demand_types, parse_object
-from blobsync.keep.checkpoints import Reach
+from blobsync.keep.checkpoint_sets import Reach
 from blobsync.keep.documents import Documents, Keys
 from blobsync.keep.marks import (
     MAX_FILES,

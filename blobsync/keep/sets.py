@@ -26,14 +26,14 @@ from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.formatting import count_text
 from blobsync.base.plain_json import parse_json
 from blobsync.config.model import CheckpointRule
-from blobsync.keep import checkpoints
-from blobsync.keep.checkpoints import FileSet, Heard, Judgement, Reach, Told
+from blobsync.keep import checkpoint_sets
+from blobsync.keep.checkpoint_sets import FileSet, Heard, Judgement, Reach, Told
 from blobsync.keep.keeper import Files
 from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.keep.notes import Announced, Answer, Asked, NeverError, Notes, Over, gathered, mark_what_is_left
-from blobsync.local.errors import raise_unless_gone
 from blobsync.local.files import hash_file
 from blobsync.local.names import is_temporary
+from blobsync.local.os_errors import raise_unless_gone
 from blobsync.local.set_requests import Request, requests_beside, requests_in
 
 # How long the last round waits for other nodes (seconds).
@@ -83,7 +83,7 @@ class Writer(NamedTuple):
 
 
 class FolderContent:
-    """Reads files of a folder for :func:`blobsync.keep.checkpoints.judge`."""
+    """Reads files of a folder for :func:`blobsync.keep.checkpoint_sets.judge`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -204,12 +204,12 @@ class FolderSets:
     def owns(self, path: str) -> bool:
         """Whether this file belongs to a set, or is a pointer to one."""
         inside = self._inside(path)
-        return inside is not None and checkpoints.set_of(self.rule, inside) is not None
+        return inside is not None and checkpoint_sets.set_of(self.rule, inside) is not None
 
     def round(self, files: Files, *, last: bool) -> Sequence[FileFailure]:
         """Upload and mark the sets that are complete, and let old ones go. Raises nothing."""
         inside = {name: state for path, state in files.items() if (name := self._inside(path)) is not None}
-        here = sorted(checkpoints.sets_in(self.rule, inside), key=lambda one: one.changed_at)
+        here = sorted(checkpoint_sets.sets_in(self.rule, inside), key=lambda one: one.changed_at)
         self._done = {name: done for name, done in self._done.items() if any(one.name == name for one in here)}
         self._look_again()
         try:
@@ -232,14 +232,14 @@ class FolderSets:
 
     def behind(self, now: float) -> float | None:
         """How many seconds a complete set here has been without a mark; None if all have one."""
-        return checkpoints.seconds_behind(self._behind, self._is_done, now)
+        return checkpoint_sets.seconds_behind(self._behind, self._is_done, now)
 
     def left_over(self, concerns: Callable[[str], bool]) -> list[FileSet]:
         """The sets here, among those that it ``concerns`` by their names, that no mark will name any more: while no
         program writes, half ones, and those of which nothing but time said that they were whole."""
-        here = checkpoints.sets_in(self.rule, dict(files_of(self._folder)))
+        here = checkpoint_sets.sets_in(self.rule, dict(files_of(self._folder)))
         for one in here:
-            self._distributed |= checkpoints.distributed_in(one.files)
+            self._distributed |= checkpoint_sets.distributed_in(one.files)
         unmarked = [one for one in here if concerns(one.name) and not self._is_marked(one)]
         return [one for one in unmarked if not self._judge(one, last=True).is_complete]
 
@@ -248,7 +248,7 @@ class FolderSets:
     def _lead(self, here: Sequence[FileSet], *, last: bool) -> list[FileFailure]:
         complete, failures = [], list[FileFailure]()
         for one in here:
-            self._distributed |= checkpoints.distributed_in(one.files)
+            self._distributed |= checkpoint_sets.distributed_in(one.files)
         for one in here:
             if self._is_done(one):
                 continue
@@ -287,7 +287,7 @@ class FolderSets:
         # Not the one that this start was given, whose place is where it was written.
         waiting = [each for each in self._behind if each is not one and not self._is_done(each)]
         complete = [self._mark_for(each, each.name) for each in waiting]
-        return mark in checkpoints.kept(self.rule, [*self._own_marks(), *complete, mark])
+        return mark in checkpoint_sets.kept(self.rule, [*self._own_marks(), *complete, mark])
 
     def _announce(self, one: FileSet, mark: Mark) -> Asked | None:
         """Ask the other nodes for their files of a set; None: there are none."""
@@ -295,7 +295,7 @@ class FolderSets:
         if len(nodes) < 2:
             return None
         token, told = secrets.token_hex(8), self._told_of(one.name)
-        reach = checkpoints.reach_of(self.rule, one, told, self._distributed)
+        reach = checkpoint_sets.reach_of(self.rule, one, told, self._distributed)
         told_at = told.at if told else 0.0
         said = Announced(mark.set, mark.stored, token, reach.value, told_at, who.run_id, who.start)
         self._notes.announce(said)
@@ -411,7 +411,7 @@ class FolderSets:
         if not self.rule.rotates or not self._verified:
             return
         marks = self._own_marks()
-        stays = checkpoints.kept(self.rule, marks)
+        stays = checkpoint_sets.kept(self.rule, marks)
         # Verified in this very process, or now: else nothing goes.
         if not any(mark.stored in self._verified for mark in stays) and all(map(self._marks.mismatch, stays)):
             return
@@ -486,7 +486,7 @@ class FolderSets:
             told = self._told_of(name)
             if told is None and one.changed_at <= self._since():
                 continue
-            if checkpoints.judge_part(
+            if checkpoint_sets.judge_part(
                 self.rule, one, Heard(Reach.OWN, 0), self._content, self._now(), told=told, last=True, ended_well=True
             ).is_complete and self._marks.claim(self._writer.lineage, self._stored(name)):
                 failures += self._answer_one(name, one, self._stored(name), "", "")
@@ -532,7 +532,7 @@ class FolderSets:
         told = self._told_of(name)
         if told is None and reach is not Reach.ALL and one is not None and one.changed_at <= self._since():
             return _LEFT
-        return checkpoints.judge_part(
+        return checkpoint_sets.judge_part(
             self.rule, one, heard, self._content, now, told=told, last=last, ended_well=self.ended_well
         )
 
@@ -573,7 +573,7 @@ class FolderSets:
 
     def _judge(self, one: FileSet, *, last: bool) -> Judgement:
         told = self._told_of(one.name)
-        judged = checkpoints.judge(
+        judged = checkpoint_sets.judge(
             self.rule,
             one,
             self._content,
@@ -583,9 +583,9 @@ class FolderSets:
             ended_well=self.ended_well,
             others=self._distributed,
         )
-        needed = checkpoints.completing(self.rule, one, self._distributed)
+        needed = checkpoint_sets.completing(self.rule, one, self._distributed)
         has_others = len(self._nodes()) > 1
-        by_files = told is None and (checkpoints.STILL in needed or has_others)
+        by_files = told is None and (checkpoint_sets.STILL in needed or has_others)
         if judged.is_complete and by_files and self._was_left(one):
             return _LEFT_BY_ALL if has_others else _LEFT
         return judged
@@ -616,7 +616,7 @@ class FolderSets:
 
     def _own_marks(self) -> list[Mark]:
         if self._own is None:
-            self._own = checkpoints.fitting(self.rule, self._marks.of(self._writer.lineage))
+            self._own = checkpoint_sets.fitting(self.rule, self._marks.of(self._writer.lineage))
         if self._generation is None:
             self._generation = 1 + max((mark.generation for mark in self._own), default=0)
         return self._own
@@ -642,7 +642,7 @@ class FolderSets:
     def _free_names(self, one: FileSet) -> list[str]:
         """The names that a set may get: none that has a mark."""
         taken = self._all_names()
-        names = [self._stored(name) for name in checkpoints.stored_names(one.name, self._step(one), self._now())]
+        names = [self._stored(name) for name in checkpoint_sets.stored_names(one.name, self._step(one), self._now())]
         return [*(name for name in names if name not in taken), f"{names[-1]}-{secrets.token_hex(2)}"]
 
     def _claimed_name(self, one: FileSet) -> str:
@@ -656,7 +656,7 @@ class FolderSets:
 
     def _step(self, one: FileSet) -> int | None:
         """The step in a set's name, else in what the Trainer of Hugging Face says."""
-        step = checkpoints.step_of(one.name)
+        step = checkpoint_sets.step_of(one.name)
         if step is None and "trainer_state.json" in one.files:
             found = self._value(one, "trainer_state.json", "global_step")
             return int(found) if found is not None and 0 <= found < 10**18 else None
@@ -666,13 +666,13 @@ class FolderSets:
         text = self._content.text(f"{one.name}/{file}") if file in one.files else None
         with suppress(ValueError, RecursionError):
             # Programs write NaN and Infinity, which are no values.
-            return checkpoints.value_at(json.loads(text), field) if text else None
+            return checkpoint_sets.value_at(json.loads(text), field) if text else None
         return None
 
     def _mark_for(self, one: FileSet, stored: str) -> Mark:
         values = {}
         if self.rule.keep_best:
-            name, _ = checkpoints.best_field(self.rule.keep_best)
+            name, _ = checkpoint_sets.best_field(self.rule.keep_best)
             file, _, field = name.partition(":")
             if (value := self._value(one, file, field)) is not None:
                 values[name] = value
@@ -845,19 +845,19 @@ def choosable(
     of_lineage = _of_lineage(rule, marks, writer, say)
     own = [mark for mark in of_lineage if mark.run_id == writer.run_id]
     if own and rule.restore not in ("latest", "own"):
-        return list(reversed(checkpoints.in_order(own))), ""
+        return list(reversed(checkpoint_sets.in_order(own))), ""
     if of_lineage or not rule.restore_from:
-        return checkpoints.preferred(rule, of_lineage), ""
-    others = checkpoints.fitting(rule, marks.named(rule.restore_from))
-    return (checkpoints.preferred(rule, others), "") if others else _unsealed(rule, marks)
+        return checkpoint_sets.preferred(rule, of_lineage), ""
+    others = checkpoint_sets.fitting(rule, marks.named(rule.restore_from))
+    return (checkpoint_sets.preferred(rule, others), "") if others else _unsealed(rule, marks)
 
 
 def _of_lineage(rule: CheckpointRule, marks: Marks, writer: Writer, say: Callable[[str], None]) -> list[Mark]:
-    found = checkpoints.fitting(rule, marks.of(writer.lineage))
+    found = checkpoint_sets.fitting(rule, marks.of(writer.lineage))
     if found:
         return found
     if writer.earlier:
-        return checkpoints.fitting(rule, marks.unsealed(writer.lineage))
+        return checkpoint_sets.fitting(rule, marks.unsealed(writer.lineage))
     left = sorted(name for name, those in marks.lineages().items() if writer.lineage in those)
     if left:
         said = f"{count_text(len(left), 'mark')} of {writer.lineage} without its seal, such as that of {left[-1]}"
@@ -867,7 +867,7 @@ def _of_lineage(rule: CheckpointRule, marks: Marks, writer: Writer, say: Callabl
 
 def _unsealed(rule: CheckpointRule, marks: Marks) -> tuple[list[Mark], str]:
     """The set without a seal that is named by its job and its step, or why none is taken."""
-    found = checkpoints.fitting(rule, marks.named(rule.restore_from, sealed=False))
+    found = checkpoint_sets.fitting(rule, marks.named(rule.restore_from, sealed=False))
     if not found:
         return [], ""
     if not rule.restore.isdecimal():

@@ -26,8 +26,8 @@ from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import LocalFileError, PreconditionFailedError
 from blobsync.base.file_states import FileState, LocalState, regular_only
 from blobsync.config.mapping import is_below
-from blobsync.local.errors import ChangedWhileReadError, NotAFileError, naming
 from blobsync.local.names import RelativeName
+from blobsync.local.os_errors import ChangedWhileReadError, NotAFileError, naming
 from blobsync.local.part_files import FolderDescriptor, KeptName, NotKeptError, PartFile, unnamed_work
 from blobsync.local.tree import is_protected
 

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from blobsync.base.errors import PreconditionFailedError
 from blobsync.base.file_states import FileState, LocalState
-from blobsync.local.errors import NotAFileError, naming
 from blobsync.local.names import is_own_temporary, new_temporary_name
+from blobsync.local.os_errors import NotAFileError, naming
 
 # Only Linux has it.
 _TMPFILE = getattr(os, "O_TMPFILE", 0)

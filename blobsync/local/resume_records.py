@@ -43,8 +43,8 @@ from typing import Any, NamedTuple
 from blobsync.base.file_states import LocalState
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.local.database import BATCH, ExpendableDatabase, storable
-from blobsync.local.errors import raise_unless_gone
 from blobsync.local.names import is_own_temporary
+from blobsync.local.os_errors import raise_unless_gone
 from blobsync.local.part_files import is_in_use, remove_leftover
 from blobsync.local.state_databases import UNFINISHED
 from blobsync.local.state_dir import StateDir

@@ -13,10 +13,10 @@ from blobsync.base.errors import NothingMatchedError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.process import ProcessRunner
 from blobsync.jobspec.spec import FolderLink
-from blobsync.local.errors import raise_unless_gone
 from blobsync.local.names import relative_name
-from blobsync.node.checkpoints import outside_sets, restore_checkpoint
+from blobsync.local.os_errors import raise_unless_gone
 from blobsync.node.job import NodeJob
+from blobsync.node.job_checkpoints import outside_sets, restore_checkpoint
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.transfers import NodeTransfers

@@ -18,10 +18,10 @@ from blobsync.base.errors import BlobsyncError, NothingMatchedError, ProcessErro
 from blobsync.base.process import ProcessRunner
 from blobsync.base.redaction import redact
 from blobsync.code.unpack import keep_listed, unpack_archive
-from blobsync.node.checkpoints import restore_checkpoint
 from blobsync.node.container import fetch_image, remove_image
 from blobsync.node.folders import KEPT, keep_downloads, place_folders, unmount_folders
 from blobsync.node.job import NodeJob, read_text, shell_line, write_text
+from blobsync.node.job_checkpoints import restore_checkpoint
 from blobsync.node.machine import describe_machine, heartbeat, run_into_log
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError, master_address, ranks_of_node

@@ -25,14 +25,14 @@ from blobsync.base.locations import LocalLocation
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
 from blobsync.jobspec.spec import FolderLink
-from blobsync.keep.checkpoints import FileSet
+from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.marks import at_and_above
 from blobsync.keep.round_plan import PlannedRound, changed_pairs, forget_replaced, plan_round
 from blobsync.keep.sets import Uploaded
 from blobsync.local.disks import LocalDisks
-from blobsync.local.errors import raise_unless_gone
 from blobsync.local.index import Index, PairIndex
 from blobsync.local.names import local_problem
+from blobsync.local.os_errors import raise_unless_gone
 from blobsync.local.resume_records import BlockJournal
 from blobsync.local.tree import LinkPolicy, ignores_case
 from blobsync.node.job import NodeJob

@@ -44,10 +44,10 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation, is_source, reaches_another
 from blobsync.base.reasons import Reason
 from blobsync.base.stopping import NEVER, StopRequest
-from blobsync.local.errors import where_to_look
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.local.index import PairIndex, Record
 from blobsync.local.names import OWN_BLOBS, is_temporary, local_problem
+from blobsync.local.os_errors import where_to_look
 from blobsync.local.sorted_runs import SortedRuns, Spill, Spool
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.blocks import ONE_REQUEST, BlockDigests

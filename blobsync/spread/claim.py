@@ -15,7 +15,7 @@ from typing import IO
 
 from blobsync.base.errors import AccessDeniedError, SpreadBusyError
 from blobsync.base.plain_json import parse_object
-from blobsync.local.errors import naming
+from blobsync.local.os_errors import naming
 from blobsync.spread.file_json import FormatError, message_of
 from blobsync.spread.shared_store import ContainerStore
 

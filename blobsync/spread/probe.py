@@ -19,8 +19,8 @@ from typing import Any
 from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
-from blobsync.local.errors import naming
 from blobsync.local.names import PROBE_PREFIX, is_temporary
+from blobsync.local.os_errors import naming
 from blobsync.plan.transfer_plan import Action, FileAction
 
 _TEXT_LENGTH = 32

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from blobsync.base.errors import BlobNotFoundError, LocalFileError, PreconditionFailedError
 from blobsync.base.file_states import regular_only
-from blobsync.local.errors import naming
+from blobsync.local.os_errors import naming
 from blobsync.store.protocol import ANYTHING, BlobProperties, BlobStore, Precondition
 
 # Maximum bytes of a document; shards and records are the largest.

@@ -22,8 +22,8 @@ from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, shell_
 from blobsync.base.events import Event, Note
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.locations import LocalLocation
-from blobsync.local.errors import local_error
 from blobsync.local.files import WaitForDisk, wait_for_disk
+from blobsync.local.os_errors import local_error
 from blobsync.plan.project_context import LivePart, key_between
 from blobsync.plan.transfer_plan import FileAction, Part
 from blobsync.spread.file_json import FormatError

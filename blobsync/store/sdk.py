@@ -29,7 +29,7 @@ from blobsync.base.errors import StorageError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import Secret
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
-from blobsync.store.rest.errors import Answer, translate
+from blobsync.store.rest.error_codes import Answer, translate
 from blobsync.store.rest.http import API_VERSION, BlobHttp, Reply
 from blobsync.store.sas_token import DelegationKey
 

@@ -19,9 +19,9 @@ from blobsync.base.events import SilentListener
 from blobsync.base.file_states import FileState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
-from blobsync.local.errors import local_error
 from blobsync.local.files import LocalFolder, SourceFile, WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.names import relative_name
+from blobsync.local.os_errors import local_error
 from blobsync.plan.decisions import sibling
 from blobsync.plan.pairing import equal_content
 from blobsync.plan.project_context import LivePart

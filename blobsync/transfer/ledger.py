@@ -28,9 +28,9 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.reasons import Reason
 from blobsync.base.redaction import redact_each, redact_tree
 from blobsync.base.stopping import NEVER, StopRequest
-from blobsync.local.errors import LOST, local_error
 from blobsync.local.files import WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.index import PairIndex, Record
+from blobsync.local.os_errors import LOST, local_error
 from blobsync.local.sorted_runs import Spill, Spool
 from blobsync.plan.pairing import source_is_near
 from blobsync.plan.project_context import LivePart

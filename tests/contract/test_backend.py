@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from blobsync.backends import create_backend
-from blobsync.backends.aml.backend import AmlBackend
+from blobsync.backends.aml.aml_backend import AmlBackend
 from blobsync.backends.protocol import CAPABILITIES, Accepted, Backend, Refused, Scaling, Surroundings, Unknown
 from blobsync.base.errors import ProcessTimeoutError
 from blobsync.base.process import Completed, ProcessRunner

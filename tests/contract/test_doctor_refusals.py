@@ -24,7 +24,7 @@ from blobsync.project.doctor import ConnectRest, examine_account
 from blobsync.store import connect as connecting
 from blobsync.store import sas_token
 from blobsync.store.connect import connect
-from blobsync.store.rest import auth, errors
+from blobsync.store.rest import auth, error_codes
 from blobsync.store.rest.auth import SharedKeySigner
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
@@ -163,7 +163,7 @@ def at(url: str) -> Callable[[StorageAccount], RestBlobStore]:
 
 def codes() -> Iterator[tuple[int, str]]:
     """Each refusal that the table of sentences has, and one that it does not have."""
-    for code, meaning in errors._MEANINGS.items():
+    for code, meaning in error_codes._MEANINGS.items():
         yield (404 if "NotFound" in code else 403 if meaning.kind.__name__ == "AccessDeniedError" else 400), code
     yield 403, ""
     yield 418, "NeverHeardOfIt"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.backends.aml.backend import AmlBackend
+from blobsync.backends.aml.aml_backend import AmlBackend
 from blobsync.backends.aml.foreign import read_foreign, tagged_ssh
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.protocol import SeenJob, Surroundings

@@ -21,7 +21,7 @@ from blobsync.code.git import GitState
 from blobsync.code.snapshot import CodeSnapshot, take_snapshot
 from blobsync.code.unpack import unpack_archive
 from blobsync.config.model import Cluster
-from blobsync.local.errors import ChangedWhileReadError
+from blobsync.local.os_errors import ChangedWhileReadError
 
 GIT = GitState("0123456789abcdef0123456789abcdef01234567", ("src/new.py",))
 

@@ -17,7 +17,7 @@ from blobsync.base.errors import (
     ThrottledError,
 )
 from blobsync.base.locations import BlobContainer
-from blobsync.store.rest.errors import Answer, describe_skew, skew_seconds, translate
+from blobsync.store.rest.error_codes import Answer, describe_skew, skew_seconds, translate
 
 BOX = BlobContainer("acct", "box", "https://acct.blob.core.windows.net")
 EMULATED = BlobContainer("acct", "box", "http://127.0.0.1:10000/acct")

@@ -9,7 +9,7 @@ import pytest
 
 from blobsync.base.file_states import LocalState
 from blobsync.config.model import CheckpointRule
-from blobsync.keep.checkpoints import (
+from blobsync.keep.checkpoint_sets import (
     FileSet,
     Heard,
     Reach,

@@ -22,8 +22,8 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import MIB, Written
 from blobsync.direct.relay import RelayEngine
 from blobsync.direct.upload import BlockSizes
-from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.fetch_records import FetchRecords
+from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.checksums import CRC64, JoinedCrc64, crc64_of_header

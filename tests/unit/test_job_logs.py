@@ -11,7 +11,7 @@ import pytest
 from blobsync.base.errors import BackendUnavailableError, UnsafeNameError
 from blobsync.jobs.logs import FetchedLogs, IncompleteLogError, LogSource, fetch_logs, follow, rank_of
 from blobsync.jobspec.spec import LogFile
-from blobsync.local.errors import NotAFileError
+from blobsync.local.os_errors import NotAFileError
 
 
 @dataclass

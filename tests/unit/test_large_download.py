@@ -25,9 +25,9 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.direct.large_download import LargeDownloadJob, OrderedHash, Piece
 from blobsync.direct.pool import RunState, Stopped, Written
 from blobsync.direct.reads import CHUNK, Content
-from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName
+from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.local.part_files import FolderDescriptor, PartFile
 from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
 from blobsync.local.state_dir import StateDir

@@ -18,9 +18,9 @@ import pytest
 
 from blobsync.base.errors import LocalFileError, PreconditionFailedError
 from blobsync.base.file_states import LocalState, regular_only
-from blobsync.local.errors import ChangedWhileReadError, NotAFileError, local_error
 from blobsync.local.files import LocalFolder, SourceFile, wait_for_disk
 from blobsync.local.names import RelativeName, relative_name
+from blobsync.local.os_errors import ChangedWhileReadError, NotAFileError, local_error
 from blobsync.local.part_files import remove_leftovers
 
 

@@ -18,8 +18,8 @@ from blobsync.config.model import CheckpointRule
 from blobsync.jobs.node_use import node_use
 from blobsync.jobspec.spec import FolderLink, JobSpec
 from blobsync.keep.notes import Notes, Over
-from blobsync.node.checkpoints import restore_checkpoint
 from blobsync.node.job import NodeJob, parse_arguments
+from blobsync.node.job_checkpoints import restore_checkpoint
 from blobsync.node.machine import heartbeat
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError, Ranks

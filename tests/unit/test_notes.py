@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.keep.checkpoints import Reach
+from blobsync.keep.checkpoint_sets import Reach
 from blobsync.keep.documents import Documents
 from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.keep.notes import (

@@ -16,8 +16,8 @@ import pytest
 
 from blobsync.base.errors import LocalFileError, PreconditionFailedError
 from blobsync.base.file_states import LocalState
-from blobsync.local.errors import NotAFileError
 from blobsync.local.names import is_temporary
+from blobsync.local.os_errors import NotAFileError
 from blobsync.local.part_files import (
     DISK,
     Disk,

@@ -17,7 +17,7 @@ from blobsync.base.errors import ChecksumError, PreconditionFailedError, Storage
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import MIB, Stopped, Written
 from blobsync.direct.relay import RelayEngine, RelayJob
-from blobsync.local.errors import ChangedWhileReadError
+from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobProperties

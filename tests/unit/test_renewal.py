@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.backends.kubernetes.backend import KubernetesBackend
+from blobsync.backends.kubernetes.kubernetes_backend import KubernetesBackend
 from blobsync.backends.protocol import Surroundings
 from blobsync.base.errors import BackendUnavailableError, CredentialError
 from blobsync.base.process import Completed

@@ -15,8 +15,8 @@ import pytest
 from blobsync.backends import create_backend
 from blobsync.backends.protocol import Accepted, PortForward, Refused, Surroundings, Unknown
 from blobsync.backends.slurm import replies as slurm_replies
-from blobsync.backends.slurm.backend import SlurmBackend
 from blobsync.backends.slurm.script import build_script
+from blobsync.backends.slurm.slurm_backend import SlurmBackend
 from blobsync.base.errors import (
     BackendUnavailableError,
     ConfigError,

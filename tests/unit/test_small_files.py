@@ -18,8 +18,8 @@ from blobsync.base.reasons import Reason
 from blobsync.direct.pool import AdaptiveConcurrency, FileJob, RunState, Stopped, WorkerThreads, Written
 from blobsync.direct.small_files import HANDS, Clocks, SmallFiles
 from blobsync.direct.upload import UploadJob
-from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import SourceFolder
+from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.plan.blocks import BlockMemory
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, Part, Route

@@ -17,8 +17,8 @@ from blobsync.direct.download import DownloadJob
 from blobsync.direct.large_download import LargeDownloadJob
 from blobsync.direct.pool import MIB, FileJob
 from blobsync.direct.relay import RelayJob
-from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import LocalFolder
+from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import Checksum

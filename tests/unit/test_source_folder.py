@@ -8,8 +8,8 @@ import pytest
 
 from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import LocalState
-from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import SourceFolder
+from blobsync.local.os_errors import ChangedWhileReadError
 
 
 @pytest.fixture

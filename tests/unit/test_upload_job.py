@@ -24,8 +24,8 @@ from blobsync.base.errors import (
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.pool import ATTEMPTS, MIB, RunState, Stopped
 from blobsync.direct.upload import BLOCKS_DROPPED, BlockIds, BlockSizes, UploadJob, precondition_of
-from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import SourceFolder
+from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.local.resume_records import BlockJournal
 from blobsync.plan.blocks import BlockMemory, block_size
 from blobsync.plan.transfer_plan import FileAction

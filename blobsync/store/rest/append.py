@@ -9,7 +9,7 @@ from typing import final
 from blobsync.base.errors import BlobsyncError, PreconditionFailedError, StorageError
 from blobsync.base.locations import BlobContainer
 from blobsync.store.protocol import BlobInfo
-from blobsync.store.rest.errors import translate
+from blobsync.store.rest.error_codes import translate
 from blobsync.store.rest.headers import whole_info
 from blobsync.store.rest.http import BlobHttp, Reply
 

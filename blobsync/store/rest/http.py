@@ -71,7 +71,7 @@ from blobsync.base.user_data import listed_in
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import Order, Sent
 from blobsync.store.rest.auth import SignedAlready, Signer
-from blobsync.store.rest.errors import RETRYABLE_STATUS, Answer
+from blobsync.store.rest.error_codes import RETRYABLE_STATUS, Answer
 from blobsync.store.rest.transport import (
     CERTIFICATE_HINT,
     NOT_CONNECTED,
@@ -375,7 +375,7 @@ class Reply:
         return self.response.body
 
     def answer(self) -> Answer:
-        """The reply as an argument for ``rest.errors``; ends a streamed one."""
+        """The reply as an argument for ``rest.error_codes``; ends a streamed one."""
         try:
             body = self.body
         except TransportError:

@@ -35,7 +35,7 @@ from blobsync.store.protocol import (
     PutOrder,
     Sent,
 )
-from blobsync.store.rest.errors import skew_seconds, translate
+from blobsync.store.rest.error_codes import skew_seconds, translate
 from blobsync.store.rest.headers import (
     add_condition,
     add_properties,

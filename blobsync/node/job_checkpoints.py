@@ -19,8 +19,8 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.seals import SealKey
 from blobsync.config.model import CheckpointRule
 from blobsync.jobspec.spec import LINEAGE_KEYS, OWN_OUTPUT, FolderLink, lineage_of_job
-from blobsync.keep import checkpoints
-from blobsync.keep.checkpoints import FileSet
+from blobsync.keep import checkpoint_sets
+from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.documents import Keys
 from blobsync.keep.marks import Mark, Marks
 from blobsync.keep.notes import Choice, Notes, Over, mark_what_is_left
@@ -97,7 +97,7 @@ def outside_sets(job: NodeJob, entry: FolderLink, wanted: Callable[[str], bool] 
         if rule is None or not path.startswith(lead):
             return True
         below = path[len(lead) :]
-        return not below.startswith(f"{checkpoints.ASIDE}/") and not checkpoints.is_of_set(rule, below)
+        return not below.startswith(f"{checkpoint_sets.ASIDE}/") and not checkpoint_sets.is_of_set(rule, below)
 
     return is_outside
 
@@ -329,7 +329,7 @@ def _is_here(rule: CheckpointRule, target: Path, name: str) -> bool:
     if not one.files:
         return False
     content = FolderContent(target.parents[name.count("/")])
-    return checkpoints.judge(rule, one, content, time.time(), last=True).is_complete
+    return checkpoint_sets.judge(rule, one, content, time.time(), last=True).is_complete
 
 
 def _make_room(job: NodeJob, folder: Path, name: str, names: Collection[str]) -> None:
@@ -352,7 +352,7 @@ def _set_aside_left(
     folder, step = job.root / entry.name / _writer(job, entry).within, mark.step if mark else None
 
     def is_later(name: str) -> bool:
-        own = checkpoints.step_of(name)
+        own = checkpoint_sets.step_of(name)
         return (mark is None or name != mark.set) and (own is None or step is None or own > step)
 
     sets = folder_sets(job, places, transfers, entry)
@@ -372,7 +372,7 @@ def _set_aside_left(
 
 def _set_aside(job: NodeJob, folder: Path, name: str, why: str) -> None:
     """Move a set of ``folder`` to where no set is looked for; from there it is uploaded as other files are."""
-    beside = folder / checkpoints.ASIDE
+    beside = folder / checkpoint_sets.ASIDE
     beside.mkdir(parents=True, exist_ok=True)
     source = folder / name
     aside = Path(tempfile.mkdtemp(prefix=f"{source.name}-", dir=beside)) / source.name
@@ -392,7 +392,7 @@ def _clear(target: Path) -> None:
 def _record(job: NodeJob, entry: FolderLink, mark: Mark, writer: Writer) -> None:
     folder = job.root / entry.name / writer.within
     one = FileSet(mark.set, dict(files_of(folder / mark.set)))
-    pointer = checkpoints.pointer_of(entry.checkpoints, one) if entry.checkpoints and one.files else None
+    pointer = checkpoint_sets.pointer_of(entry.checkpoints, one) if entry.checkpoints and one.files else None
     if pointer:
         (folder / pointer[0]).parent.mkdir(parents=True, exist_ok=True)
         write_text(folder / pointer[0], pointer[1])

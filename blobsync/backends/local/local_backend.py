@@ -39,7 +39,7 @@ from blobsync.jobspec.spec import (
     owner_name,
     run_name,
 )
-from blobsync.local.errors import local_error
+from blobsync.local.os_errors import local_error
 from blobsync.node.standalone.login_side import last_lines
 
 CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "scale"})
