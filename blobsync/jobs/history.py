@@ -248,7 +248,8 @@ def _settle(record: JobRecord, info: RunInfo) -> RunInfo:
             return record.info
         if record.cancel_asked:
             info = replace(record.info, state=State.CANCELED, reason="cancelled by blobsync", tasks=())
-    if record.spec.tasks is not None:
+    # Of a transfer over nodes, its result decides.
+    if record.spec.tasks is not None and record.spec.spread is None:
         info = settled(record.spec.tasks, record.info.tasks, info)
     return replace(
         info,
