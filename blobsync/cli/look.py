@@ -225,10 +225,9 @@ def _entry_lines(entries: Iterator[ListingEntry], *, long: bool) -> Iterator[str
 
 def _folders(project: Project, *, jsonl: bool) -> Result:
     from blobsync.config.mapping import entry_url
-    from blobsync.project.browse import ListingEntry
 
-    folders = project.cluster.folders
-    entries = [{**entry_data(ListingEntry(f"{entry.prefix}/")), "url": entry_url(entry)} for entry in folders]
+    unknown = dict.fromkeys(("size", "last_modified", "md5", "tier", "etag"))
+    entries = [{"path": f"{entry.prefix}/", **unknown, "url": entry_url(entry)} for entry in project.cluster.folders]
     if jsonl:
         return Result(lines=[json.dumps(entry) for entry in entries])
     width = max((len(str(entry["path"])) for entry in entries), default=0)
