@@ -213,8 +213,8 @@ def test_the_file_has_every_field_that_an_engine_reads() -> None:
     known = kept | {"action", "aside"}
     assert {field.name for field in dataclasses.fields(FileAction)} == known
     stat = {"size", "mtime_ns", "ctime_ns", "inode"}
-    # A CRC64 is known only while files are compared.
-    assert {field.name for field in dataclasses.fields(LocalState)} == {*stat, "md5", "crc64"}
+    # A CRC64 is known only while files are compared, and blocks only in the process that hashed them.
+    assert {field.name for field in dataclasses.fields(LocalState)} == {*stat, "md5", "crc64", "blocks"}
     assert {field.name for field in dataclasses.fields(RemoteState)} == {"size", "etag", "md5", "tier", "crc64"}
 
 
