@@ -58,6 +58,7 @@ ACT_WHOLE: Mapping[str, Any] = {
     "sleep_if_succeed": True,
     "preemption_allowed": True,
     "elastic_num_gpu": [4, 8],
+    "aks_compute": False,
     "aks_compute_global_dispatch": True,
     "aks_compute_global_dispatch_arg": {"vm_size": ["ND40"], "cluster_selection_policy": "any"},
     "unique_gjd_cluster": True,
