@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from blobsync.base.user_data import state_home
+from blobsync.base.user_data import make_private, state_home
 
 DAY_SECONDS = 86_400.0
 
@@ -34,7 +34,7 @@ def shown_today(
         if _is_fresh(mark, now):
             return True
     with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(folder)
         for old in folder.iterdir():
             if not _is_fresh(old, now):
                 old.unlink()

@@ -59,6 +59,16 @@ def _home(environ: Mapping[str, str]) -> Path:
     return Path(home) if home else Path.home()
 
 
+def make_private(folder: Path) -> None:
+    """Create the folder if it is missing, and those above it that are, all for the user alone.
+
+    ``mkdir(parents=True)`` leaves the ones above to the umask, which on many systems lets a group write.
+    """
+    if not folder.is_dir():
+        make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def is_own(owner: int, user: int, environ: Mapping[str, str]) -> bool:
     """Whether a file of ``owner`` counts as ``user``'s own (both are numbers); under sudo, so do the caller's files."""
     return owner == user or (user == 0 and environ.get("SUDO_UID") == str(owner))
@@ -97,7 +107,7 @@ def write_own(file: Path, text: str) -> None:
     """Replace the file, readable for the user alone; creates its folder. Raises ``ConfigError``."""
     temporary = file.with_name(f"{file.name}.{os.getpid()}.new")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(file.parent)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "w", encoding="ascii") as stream:
             stream.write(text)
@@ -117,7 +127,7 @@ def locked_own(file: Path) -> Iterator[None]:
     There is no lock on a file system without locks or in a folder that cannot be written: writing reports the error.
     """
     with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(file.parent)
     try:
         lock = os.open(
             file.with_name(f"{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600

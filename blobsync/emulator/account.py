@@ -17,6 +17,7 @@ from pathlib import Path
 from blobsync.base.errors import EmulatorError
 from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import Secret
+from blobsync.base.user_data import make_private
 
 DEFAULT_PORT = 10000
 _LAST_PORT = 65535
@@ -73,7 +74,7 @@ def keep_port(folder: Path, port: int) -> None:
 
 
 def _keep(folder: Path, account: KeptAccount) -> KeptAccount:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(folder)
     folder.chmod(0o700)
     fresh = folder / f"{_FILE}.{os.getpid()}.part"
     # Created with private permissions.

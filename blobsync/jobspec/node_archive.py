@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from blobsync.base.errors import AccessDeniedError, ArchiveError, PreconditionFailedError
-from blobsync.base.user_data import state_home
+from blobsync.base.user_data import make_private, state_home
 from blobsync.jobspec.hold import HOLDER
 from blobsync.jobspec.spec import CodeRef, JobSpec, NodeArchiveRef
 from blobsync.local.state_dir import user_key
@@ -258,7 +258,7 @@ def _key(*folders: Path) -> str:
 
 
 def _keep(kept: Path, sealed: bytes) -> None:
-    kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(kept.parent)
     handle, fresh = tempfile.mkstemp(dir=kept.parent)
     with os.fdopen(handle, "wb") as target:
         target.write(sealed)

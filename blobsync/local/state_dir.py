@@ -25,7 +25,7 @@ from blobsync.base.formatting import count_text
 from blobsync.base.patterns import pattern
 from blobsync.base.plain_json import parse_object
 from blobsync.base.seals import KEY_BYTES, SealKey
-from blobsync.base.user_data import config_home, state_home
+from blobsync.base.user_data import config_home, make_private, state_home
 from blobsync.config.project_root import STATE_FOLDER
 from blobsync.local.private_folders import (
     NotOursError,
@@ -346,16 +346,17 @@ def _names_in(folder: Path) -> list[str]:
 def _open_to_others(error: OSError, project: Path, environ: Mapping[str, str]) -> OpenStateError:
     found = open_state(project, environ)
     what = str(found or _sentence(error, project))
-    folder = str(error.filename or project / NAME)
-    is_key = folder.endswith(KEY_FILE)
+    folder = Path(error.filename or project / NAME)
+    tops = (config_home(environ) / KEY_FILE, project / NAME, _outside_name(project, environ))
+    anew = next((top for top in tops if top in (folder, *folder.parents)), None)
+    remove = f"; to begin anew: rm -r {shlex.quote(str(anew))}" if anew else ""
     return OpenStateError(
         f"{what}: what blobsync remembers of this project may not be yours, so it is not used before you accept it",
-        folder=folder,
+        folder=str(folder),
         project=None,
         root=str(project),
         question=found.question if found else what,
-        hint=f"to accept it, and close it to others: {TRUST_STATE}; to begin anew: rm {'' if is_key else '-r '}"
-        f"{shlex.quote(folder if is_key else str(project / NAME))}",
+        hint=f"to accept it, and close it to others: {TRUST_STATE}{remove}",
     )
 
 
@@ -505,7 +506,7 @@ def _untrusted(found: _Doubtful, project: Path) -> UntrustedStateError:
 
 def _outside(project: Path, environ: Mapping[str, str]) -> Path:
     own = _outside_name(project, environ)
-    own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(own.parent)
     own_folder(own.parent)
     own_folder(own)
     with _opened(own) as opened:
@@ -528,7 +529,7 @@ def _ignore_in_git(folder: Path) -> None:
 
 def _key(home: Path) -> bytes:
     """The user's key, created if missing. Raises ``OSError`` if there is none that only the user knows."""
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(home)
     file = home / KEY_FILE
     if not file.exists():
         _make_key(home, file)

@@ -31,7 +31,7 @@ from blobsync.backends.forwarding import LOOPBACK, bastion_line, forward_line
 from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process import ProcessRunner, python_module
-from blobsync.base.user_data import config_home, environment, read_own, state_home, write_own
+from blobsync.base.user_data import config_home, environment, make_private, read_own, state_home, write_own
 from blobsync.local.state_dir import own_folder
 from blobsync.tunnels.keeper import OPEN_SECONDS
 
@@ -288,7 +288,7 @@ class Tunnels:
 
     def _folder(self, name: str) -> TunnelFolder:
         above = state_home(self._environ)
-        above.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(above)
         folder = above / "tunnels"
         own_folder(folder)
         own_folder(folder / name)

@@ -16,8 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.backends.local.run_files import RunFiles
 from blobsync.base.check_results import CheckStatus
+from blobsync.base.daily_warnings import shown_today
 from blobsync.base.errors import LocalFileError, OpenStateError, UntrustedStateError
+from blobsync.base.user_data import state_home
 from blobsync.local.state_dir import (
     KEY_FILE,
     SEAL_FILE,
@@ -179,6 +182,32 @@ def test_what_others_can_write_to_is_an_error_until_it_is_closed_to_them(
     assert stat.S_IMODE(folder.stat().st_mode) == 0o770, "nothing was changed before the user's word"
     assert trust_state(project, environ).closed[0] in (folder, *folder.parents)
     assert open_state_dir(project, environ).index_file.read_bytes() == b"records"
+
+
+def test_what_blobsync_makes_itself_is_closed_whatever_the_umask(
+    project: Path, environ: dict[str, str], tmp_path: Path
+) -> None:
+    before = os.umask(0o002)
+    try:
+        assert not shown_today("a warning", project, environ)
+        state = open_state_dir(project, environ)
+        run = RunFiles(state.root / "jobs" / "me_1_0badcafe")
+        run.make({run.job: "{}"})
+        assert open_state_dir(project, environ) == state
+        (tmp_path / "closed").mkdir()
+        (tmp_path / "closed" / ".blobsync").touch()
+        assert open_state_dir(tmp_path / "closed", environ).root.parent == state_home(environ)
+    finally:
+        os.umask(before)
+
+
+def test_to_begin_anew_the_folder_that_is_used_is_removed(project: Path, environ: dict[str, str]) -> None:
+    (project / ".blobsync").touch()
+    state = open_state_dir(project, environ)
+    state.folder("jobs").chmod(0o775)
+    with pytest.raises(OpenStateError) as caught:
+        open_state_dir(project, environ)
+    assert str(caught.value.hint).endswith(f"; to begin anew: rm -r {state.root}")
 
 
 def test_everything_that_a_group_was_given_is_taken_from_it_again(

@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from blobsync.base.errors import JobError
 from blobsync.base.plain_json import parse_json
+from blobsync.base.user_data import make_private
 from blobsync.jobspec.spec import JobSpec, run_name
 
 # A ticket that no supervisor has claimed after so many seconds is left over from a killed submission.
@@ -60,7 +61,7 @@ class LocalQueue:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(folder)
 
     def enter(self, run_id: str, gpus: int, most: int = 0) -> Path:
         """Add a job; a queued one keeps its place. Returns the ticket."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from blobsync.backends.login import LOG_FOLDERS, nonempty_logs
 from blobsync.base.plain_json import demand_types, parse_json
+from blobsync.base.user_data import make_private
 from blobsync.jobspec.spec import JobSpec, LogFile, NodeChange, State, StateChange, TaskInfo
 
 # A run without a supervisor after so many seconds will not run.
@@ -104,7 +105,7 @@ class RunFiles(NamedTuple):
 
     def make(self, texts: Mapping[Path, str]) -> None:
         """Make the folder and its first files, readable by their owner only."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self.folder)
         for name in LOG_FOLDERS:
             (self.folder / name).mkdir(exist_ok=True)
         for path, text in texts.items():
