@@ -43,7 +43,8 @@ _LEAVES = """() => [...document.querySelectorAll('.card *')]
     })
     .map((each) => each.outerHTML.slice(0, 200))"""
 # A size, a count or the words of a button that are broken into two lines.
-_BROKEN = """() => [...document.querySelectorAll('button, .button, .badge, .num, .sheet td:nth-child(2), .what small')]
+_BROKEN = """() => [...document.querySelectorAll(
+        'button, .button, .badge, .num, .spans .soft, .sheet td:nth-child(2), .what small')]
     .filter((each) => each.checkVisibility() && getComputedStyle(each.closest('thead') ?? each).clipPath === 'none')
     .filter((each) => [...each.childNodes].some((node) => {
       const range = document.createRange();
