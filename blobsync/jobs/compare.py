@@ -19,6 +19,8 @@ from blobsync.jobspec.spec import CodeRef, JobSpec
 
 # Options of a job, and keys of a cluster file, in which values of variables are.
 _WITH_VARIABLES = frozenset({RECORDED, "variables"})
+# Those and what blobsync notes for itself.
+_NOT_SHOWN = _WITH_VARIABLES | {"lineage", "on_cpu", "sealed_marks", "earlier_marks"}
 _KEYS_WITH_VARIABLES = frozenset({"env", *(f"batchai.{name}" for name in _WITH_VARIABLES)})
 
 
@@ -108,7 +110,7 @@ def _facts(record: JobRecord) -> dict[str, str]:
         "time limit": f"{spec.timeout_s} s" if spec.timeout_s else "",
         "retries": str(spec.retries or ""),
         "setup": "\n".join(spec.setup),
-        **{f"option {name}": str(value) for name, value in spec.options.items() if name not in _WITH_VARIABLES},
+        **{f"option {name}": str(value) for name, value in spec.options.items() if name not in _NOT_SHOWN},
     }
 
 

@@ -232,7 +232,7 @@ def test_a_jobs_state_over_time_is_what_its_cluster_told() -> None:
 def test_two_jobs_are_compared_without_their_secrets() -> None:
     code = CodeRef("https://a/c", "code.zip.d/aa.zip", "aa" * 32, git_commit="c1")
     env = {"A": "1", "C": "both", "PIN_TOKEN": "left"}
-    options = {"job_file": '{"env": {"A": "1"}}'}
+    options = {"job_file": '{"env": {"A": "1"}}', "sealed_marks": True, "on_cpu": True, "lineage": "me_2_0badcafe"}
     left = make_spec("python", "train.py", env=env, secret_env=("KEY",), code=code, options=options)
     right = make_spec(
         *("python", "train.py", "--lr=2"),
