@@ -69,7 +69,7 @@ def _as_of_now(root: Path, environ: Mapping[str, str], records: Sequence[JobReco
 
 def _writing(record: JobRecord) -> WritingJob:
     state, info = record.state, record.info
-    ran = info.started is not None or state in (State.RUNNING, State.COMPLETED, State.FAILED)
+    ran = info.started is not None or info.restarts > 0 or state in (State.RUNNING, State.COMPLETED, State.FAILED)
     # Jobs whose end nobody saw ended when they were last asked for.
     ended = (info.ended or record.confirmed) if state.is_final else None
     places = ((place.folder.container, _folder(place)) for place in _places(record.spec))

@@ -30,6 +30,7 @@ from blobsync.jobspec.spec import (
     State,
     StateChange,
 )
+from blobsync.project.job_writes import writing_jobs
 from tests.fakes.jobs import make_spec
 
 FULL = JobSpec(
@@ -344,3 +345,13 @@ def test_a_history_from_before_states_is_brought_up_to_date(history: History, tm
     history.remove("me_1_aa")
     assert add(history, "me_1_aa", min_nodes=1, max_nodes=4).states == ()
     assert (history.find("aa").info.changes, history.find("aa").states) == ((), ())
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_job_that_was_canceled_while_it_waited_never_ran_unless_it_was_restarted(
+    history: History, tmp_path: Path, restarts: int
+) -> None:
+    record = add(history, "me_1_0badcafe", folders=(FolderLink("output", "https://a/c", "o", "upload"),))
+    history.update(record, RunInfo(record.run_id, State.CANCELED, restarts=restarts, ended=time.time()))
+    (job,) = writing_jobs(tmp_path, {}, tmp_path / ".blobsync" / "jobs.sqlite", 0.0)
+    assert job.ran == (restarts > 0)

@@ -369,6 +369,15 @@ def test_a_job_whose_nodes_are_made_ready_prepares(word: str, comment: str, stat
     assert slurm_replies.as_run_info("me_1_a", slurm_replies.read_squeue(line)["17"]).state is state
 
 
+@pytest.mark.parametrize("nodes", ["", "n1"])
+def test_a_job_that_was_canceled_while_it_waited_never_began(nodes: str) -> None:
+    at = "2026-11-27T13:42:25"
+    line = squeue_line(State="CANCELLED", NodeList=nodes, StartTime=at, EndTime=at)
+    info = slurm_replies.as_run_info("me_1_a", slurm_replies.read_squeue(line)["17"])
+    assert (info.state, info.ended) == (State.CANCELED, datetime.fromisoformat(at).timestamp())
+    assert info.started == (info.ended if nodes else None)
+
+
 @pytest.mark.parametrize(("status", "code"), [("0", 0), ("1792", 7), ("15", 143), ("9", 137)])
 def test_wait_statuses_become_exit_codes(status: str, code: int) -> None:
     line = squeue_line(State="FAILED", exit_code=status, NodeList="n[1-2]", Reason="NonZeroExitCode")

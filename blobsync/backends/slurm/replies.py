@@ -181,13 +181,15 @@ def as_run_info(run_id: str, job: SlurmJob) -> RunInfo:
     reason = "" if job.reason == "None" else job.reason
     if state is State.FAILED and job.word != "FAILED":
         reason = f"{job.word}: {reason}" if reason else job.word
+    # One that was canceled while it waited has times of both, and no node.
+    waited = state is State.QUEUED or (state is State.CANCELED and not job.nodes)
     return RunInfo(
         run_id,
         state,
         exit_code=job.exit_code if state.is_final else None,
         restarts=job.restarts,
         reason=reason,
-        started=None if state is State.QUEUED else job.started,
+        started=None if waited else job.started,
         ended=job.ended if state.is_final else None,
         nodes=job.nodes,
         states=tuple(_earlier_states(job)),
