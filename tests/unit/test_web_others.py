@@ -401,6 +401,8 @@ def test_a_sweep_is_a_table_of_its_tasks_with_the_log_of_one(pages: WebPages, st
     assert "1 of 2 done, 1 failed" in said and "0 Completed 1 1.0" in said and "1 Failed (3) &lt;b&gt; 2.0" in said, (
         said
     )
+    # On a narrow screen, where there is no head, each cell says what it is.
+    assert shown.count('<table class="outputs labelled">') == 1 and shown.count("<td data-label=") >= 2 * 3
     assert shown.count("<circle") == 2 and 'href="?log=task_1/user_logs/std_log.txt#log"' in shown
     refused = words_of(pages.get(f"/jobs/{spec.run_id}?metric=x").text)
     assert "--metric" in refused and "is not FILE:FIELD" in refused
