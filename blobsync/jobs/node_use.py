@@ -91,10 +91,13 @@ def preparing_text(record: JobRecord, fetched: FetchedLogs) -> str:
 
 
 def left_behind(record: JobRecord, fetched: FetchedLogs) -> tuple[str, ...]:
-    """What each node said of files that an ended job wrote outside of its folders, and in its last start of
-    checkpoints without a mark."""
-    if not record.state.is_final:
-        return ()
+    """What :func:`said_at_end` finds; nothing of a job that has not ended, which may begin again."""
+    return said_at_end(fetched) if record.state.is_final else ()
+
+
+def said_at_end(fetched: FetchedLogs) -> tuple[str, ...]:
+    """What each node said, as it ended, of files outside of the job's folders, and in its last start of checkpoints
+    without a mark."""
     files: dict[str, None] = {}
     unmarked: dict[str, list[str]] = {}
     for name in sorted(filter(_NODE_LOG.fullmatch, fetched.names), key=_attempt_of):

@@ -40,6 +40,7 @@ from blobsync.jobs.logs import (
     rank_of,
     task_of,
 )
+from blobsync.jobs.node_use import said_at_end
 from blobsync.jobs.parse import FoundCause, is_retriable, read_causes, summarise
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.state_notes import StateNotes
@@ -287,6 +288,8 @@ class JobQueries:
         if record.tasks and task is None:
             task = record.tasks[0].number
         fetched = self._fetch_logs(record, task)
+        if not record.state.is_final and said_at_end(fetched):
+            record = self.refresh([record])[0]
         name = fetched.leading if rank is None else fetched.of_rank(rank)
         if name is None and fetched.problem:
             raise fetched.problem

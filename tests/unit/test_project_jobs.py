@@ -106,6 +106,15 @@ def test_a_job_is_submitted_looked_at_and_its_log_read(desk: Desk) -> None:
     assert desk.jobs.read_log(job, rank=3).name is None
 
 
+def test_reading_the_log_of_a_job_whose_nodes_have_ended_finds_that_it_has(desk: Desk) -> None:
+    job = desk.jobs.submit(["echo", "hi"]).record
+    node = desk.root / "assets" / job.run_id / "system_logs" / "node_0.txt"
+    node.parent.mkdir(parents=True)
+    for said, state in (("ready: /root", State.QUEUED), ("left behind: 1 file", State.COMPLETED)):
+        node.write_text(f"2026-11-20T10:00:00Z {said}\n")
+        assert desk.jobs.read_log(job.run_id).record.state is state
+
+
 def test_one_text_is_a_line_for_the_shell(desk: Desk) -> None:
     assert desk.jobs.plan("make && ./run.sh").run_id
     assert desk.jobs.submit("exit 3").record.spec.argv == ("exit 3",)
