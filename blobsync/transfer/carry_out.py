@@ -9,6 +9,7 @@ the destinations of downloads is removed, unless this plan continues from it.
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -626,7 +627,7 @@ def _move_again(
 ) -> None:
     """``other`` is ``engine``, unless that is the engine that had these files before."""
     ours = _record_unreported(run, ledger, again)
-    fresh = retry_with(again, {action.path: _source_now(ledger, action) for action in again}, ours)
+    fresh = retry_with(again, {action.path: _source_now(run, ledger, action) for action in again}, ours)
     if not fresh:
         return
     from blobsync.plan.failure_groups import again_sentence
@@ -664,13 +665,15 @@ def _written_before(ledger: Ledger, action: FileAction) -> Moved | None:
     return None if isinstance(ledger.part.destination, LocalLocation) else written_before(ledger.part, action)
 
 
-def _source_now(ledger: Ledger, action: FileAction) -> FileState | None:
+def _source_now(run: _Run, ledger: Ledger, action: FileAction) -> FileState | None:
     source = ledger.part.source
     if isinstance(source, LocalLocation):
         try:
-            return LocalState.of(os.stat(source.at(action.path)))
+            # What the plan would leave out by now is not tried again: a link that is not to be followed, a pipe.
+            found = os.stat(source.at(action.path), follow_symlinks=run.plan.options.links == "follow")
         except OSError:
             return None
+        return LocalState.of(found) if stat.S_ISREG(found.st_mode) else None
     if ledger.failures[action.path].code is FailureCode.CHANGED_WHILE_READ:
         with suppress(StorageError):
             blob = source.store.head(source.at(action.path))

@@ -46,7 +46,7 @@ from blobsync.base.stopping import StopRequest
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
 from blobsync.plan.path_mapping import route_of
-from blobsync.plan.transfer_options import EngineName, TransferOptions
+from blobsync.plan.transfer_options import EngineName, Links, TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan, TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.carry_out import Engines, carry_out
@@ -1414,6 +1414,22 @@ def test_a_download_that_is_compared_by_content_is_looked_at_here(world: World) 
     plan = world.plan("d", "data/x", options=replace(AZCOPY, compare_content=True))
     assert carry(world, plan, {"azcopy": lambda: LyingEngine(liars.the_truth)}).ok
     assert (world.root / "data/x/a").read_bytes() == b"aaa"
+
+
+@pytest.mark.parametrize(("links", "sent"), [("skip", b"mine"), ("error", b"mine"), ("follow", b"of another")])
+def test_a_file_that_became_a_link_is_tried_again_only_where_links_are_followed(
+    world: World, links: Links, sent: bytes
+) -> None:
+    write(world, {"a": b"mine", "other": b"of another"})
+    assert world.carry_out(world.plan("u", "data/x")).ok
+    write(world, {"a": b"mine again"})
+    plan = world.plan("u", "data/x", options=TransferOptions(engine="direct", links=links))
+    file = world.root / "data/x/a"
+    file.unlink()
+    file.symlink_to("other")
+    found = codes(carry(world, plan, {"direct": DirectEngine}))
+    assert found == ({} if links == "follow" else {"data/x/a": FailureCode.CHANGED_WHILE_READ})
+    assert world.store("eu").body("store/data/x/a") == sent
 
 
 class ChangesOnce:
