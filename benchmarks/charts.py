@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from benchmarks.cases import AZURITE, CASES, FAST, PROGRAMS, Case
+from benchmarks.cases import CASES, FAST, PROGRAMS, Case
 from benchmarks.measure import Series
 from benchmarks.report import SERVERS, write_into
 from tools.svg import opening, style
@@ -32,21 +32,19 @@ _MOVED = ("1k", "8m", "300m", "2000", "20000")
 
 @dataclass(frozen=True)
 class Chart:
-    """One file: ``measure`` of a sample in ``unit``, for the cases whose keys begin so."""
+    """One file: ``measure`` of a sample in ``unit``, for the cases on the fast server whose keys begin so."""
 
     name: str
     title: str
     measure: str
     unit: str
     keys: tuple[str, ...]
-    server: str
 
 
 CHARTS = (
-    Chart("seconds-azurite", "Seconds of whole commands", "wall", "s", _MOVED, AZURITE),
-    Chart("seconds-fast", "Seconds of whole commands", "wall", "s", _MOVED, FAST),
-    Chart("cpu", "CPU seconds of the client", "cpu", "s", _MOVED, FAST),
-    Chart("memory", "Peak memory of the client", "peak_mb", "MB", _MOVED, FAST),
+    Chart("seconds-fast", "Seconds of whole commands", "wall", "s", _MOVED),
+    Chart("cpu", "CPU seconds of the client", "cpu", "s", _MOVED),
+    Chart("memory", "Peak memory of the client", "peak_mb", "MB", _MOVED),
 )
 
 _Row = tuple[str, list[tuple[str, float]]]
@@ -65,13 +63,13 @@ def rows_of(chart: Chart, measured: Mapping[str, Sequence[Series]]) -> list[_Row
 def _is_of(case: Case, chart: Chart) -> bool:
     plain = not (case.tls or case.round_trip_ms or case.words) and case.action in ("up", "down")
     base = case.key.partition("@")[0].rpartition("-")[0]
-    return plain and case.server == chart.server and base in chart.keys
+    return plain and case.server == FAST and base in chart.keys
 
 
 def svg(chart: Chart, rows: Sequence[_Row]) -> str:
     """The whole file. A bar is as long as its share of the longest one in its case."""
     height = _TOP + sum(_CASE + len(bars) * (_BAR + _GAP) for _, bars in rows)
-    title = f"{chart.title}, on {SERVERS[chart.server]}"
+    title = f"{chart.title}, on {SERVERS[FAST]}"
     said = [
         f"{case}: {', '.join(f'{tool} {_figure(value, chart.unit)}' for tool, value in bars)}" for case, bars in rows
     ]
@@ -117,7 +115,7 @@ def drawn_charts(results: Path = RESULTS) -> dict[Path, str]:
 
 def lines_for_the_page(files: Iterable[Path]) -> str:
     """Markdown that shows the charts on docs/performance.md."""
-    titles = {f"bench-{chart.name}": f"{chart.title}, on {SERVERS[chart.server]}" for chart in CHARTS}
+    titles = {f"bench-{chart.name}": f"{chart.title}, on {SERVERS[FAST]}" for chart in CHARTS}
     return "\n\n".join(
         f"![{titles[file.stem]}: bars for each case, with the figures of the table](images/{file.name})"
         for file in files

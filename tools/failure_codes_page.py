@@ -16,23 +16,24 @@ _TOP = """# Failure codes
 The `code` of an entry of `errors` in `--json`, of a failure in a receipt, and of `FileFailure` in Python. Scripts can
 compare them; a change of one is in the [changelog](../CHANGELOG.md).
 
-The exit code is that of a command that ends with this error. A transfer goes on after a file that failed, and ends with
-3 when some files arrived, 1 when none did. The last column says what a transfer does by itself about such a file; for
-all others, fix the cause and run the same command again.
-
-| code | meaning | exit code | tried again |
-|---|---|---|---|
+Each stands below the exit code of a command that ends with it. A transfer goes on after a file that failed, and ends
+with 3 when some files arrived, 1 when none did. What it does by itself about such a file is in brackets; for all
+others, fix the cause and run the same command again.
 """
 
 
 def page() -> str:
     """The whole page."""
-    return _TOP + "".join(map(_row, FailureCode))
+    return _TOP + "".join(
+        f"\n## Exit code {int(exit_code)}\n\n"
+        + "".join(_line(code) for code in FailureCode if code.exit_code is exit_code)
+        for exit_code in dict.fromkeys(sorted(code.exit_code for code in FailureCode))
+    )
 
 
-def _row(code: FailureCode) -> str:
-    again = "" if code.retry is Retry.NONE else f" {code.retry.value}"
-    return f"| `{code}` | {code.sentence} | {int(code.exit_code)} |{again} |\n"
+def _line(code: FailureCode) -> str:
+    again = "" if code.retry is Retry.NONE else f" ({code.retry.value})"
+    return f"* `{code}`: {code.sentence}{again}\n"
 
 
 def main() -> int:

@@ -152,7 +152,7 @@ ROWS: tuple[ReadBack, ...] = (
         ),
     ),
     ReadBack(
-        "shards, records and results of a transfer over nodes, and which runs there were",
+        "shards, records and results of a transfer over nodes, and its runs",
         "the container of the transfer, or the folder that its nodes share",
         "sealed for the run, or with your own key; claims and probes only make somebody stop",
         (
@@ -199,7 +199,7 @@ ROWS: tuple[ReadBack, ...] = (
     ReadBack(
         "data, with MD5s and block ids",
         "the container",
-        "a container may choose it; sizes, MD5s and ETags of what arrived are compared; block ids are hints",
+        "a container may choose it; sizes, MD5s and ETags are compared; block ids are hints",
         (
             "unit/test_delta_download.py::test_wrong_block_ids_cause_a_whole_download",
             "e2e/test_changed_blocks.py::test_foreign_blocks_under_our_tag_are_never_kept",
@@ -267,7 +267,7 @@ ROWS: tuple[ReadBack, ...] = (
     ReadBack(
         "the specification of a job that was not submitted from here",
         "the tags of a job on Azure ML",
-        "its name passes the gate; it is submitted again only when you ask, with code that you published or trust",
+        "its name passes the gate; submitted again only when you ask, with code that you published or trust",
         (
             "unit/test_submit.py::test_a_job_that_a_service_told_of_brings_no_code_that_is_not_trusted",
             "unit/test_aml_replies.py::test_an_answer_of_another_shape_names_the_host_and_the_place",

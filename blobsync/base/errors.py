@@ -57,10 +57,10 @@ class Retry(Enum):
     """Which engine retries a file that failed; the value is the sentence in the docs."""
 
     NONE = "no"
-    DIRECT = "once, with the direct engine, or with the relay again"
+    DIRECT = "once more, with the direct engine, or with the relay again"
     DIRECT_AFTER_AZCOPY = "the direct engine retries by itself, and takes over files that azcopy fails on"
-    NEW_SAS = "once, where azcopy can be given a new SAS"
-    RELAY = "once, through this machine, with `--relay`"
+    NEW_SAS = "once more, where azcopy can be given a new SAS"
+    RELAY = "once more, through this machine, with `--relay`"
     AT_THE_END = "waits for the connection, and once more at the end of the run"
 
     def engine_after(self, first: str) -> str | None:
