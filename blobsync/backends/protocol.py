@@ -13,10 +13,6 @@ from blobsync.base.process import ProcessRunner
 from blobsync.config.model import Cluster
 from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
 
-# Optional capabilities of a backend.
-CAPABILITIES = frozenset({"array", "blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
-
-
 # A backend's own form of a request.
 _Request = TypeVar("_Request")
 
@@ -134,9 +130,6 @@ class Backend(Protocol[_Request]):
     @property
     def name(self) -> str: ...
 
-    @property
-    def capabilities(self) -> frozenset[str]: ...
-
     def plan(self, spec: JobSpec) -> Plan[_Request]:
         """Pure: the same spec gives the same plan, without I/O."""
         ...
@@ -179,11 +172,11 @@ class Backend(Protocol[_Request]):
     def summary(self) -> ClusterSummary: ...
 
     def blame(self) -> Sequence[Holder]:
-        """The users of the cluster; only with capability ``blame``."""
+        """The users of the cluster."""
         ...
 
     def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
-        """The command that opens a shell on a node; only with capability ``ssh``.
+        """The command that opens a shell on a node.
 
         ``holds``: the job is interactive, and the shell is part of it.
         """
@@ -192,7 +185,7 @@ class Backend(Protocol[_Request]):
 
 @runtime_checkable
 class Scaling(Protocol):
-    """A backend that changes the number of nodes of elastic jobs while they run (capability ``scale``)."""
+    """A backend that changes the number of nodes of elastic jobs while they run."""
 
     def scale(self, ref: JobRef, nodes: int) -> Outcome:
         """Request a number of nodes within the job's bounds. The last request counts; safe to repeat.

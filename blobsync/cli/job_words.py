@@ -6,11 +6,10 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.formatting import count_text
+from blobsync.base.formatting import count_text, zulu_text
 from blobsync.cli.output import cells, columns_of, cut, wrapped
 from blobsync.jobs.timeline import age, lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
 from blobsync.jobspec.hold import entering_command, hold_text
@@ -406,6 +405,4 @@ def _elapsed(record: JobRecord) -> tuple[str, str]:
 
 
 def _iso(moment: float | None) -> str | None:
-    if moment is None:
-        return None
-    return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return None if moment is None else zulu_text(moment)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import BlobsyncError, DiskTooSmallError, ExitCode, NothingMatchedError, UsageError
-from blobsync.base.formatting import count_text, size_text
+from blobsync.base.formatting import count_text, size_text, zulu_text
 from blobsync.cli.job_views import OptionalId, find_jobs, find_task, note_all
 from blobsync.cli.look import duration
 from blobsync.cli.output import Result
@@ -90,7 +90,7 @@ def _heading(found: JobOutputs) -> dict[str, Any]:
 
 
 def _file_data(one: OutputFile, link: str | None) -> dict[str, Any]:
-    modified = datetime.fromtimestamp(one.last_modified, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    modified = zulu_text(one.last_modified)
     known = {"output": one.output, "name": one.name, "path": one.path, "size": one.size, "last_modified": modified}
     return {**known, "on_disk": str(one.on_disk) if one.on_disk else None, "url": link}
 

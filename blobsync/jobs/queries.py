@@ -365,12 +365,8 @@ class JobQueries:
         return self._context.backend(self._cluster()).summary()
 
     def holders(self) -> tuple[Holder, ...]:
-        """The users with jobs on the project's cluster. Raises ``UsageError`` if it does not report them."""
-        cluster = self._cluster()
-        backend = self._context.backend(cluster)
-        if "blame" not in backend.capabilities:
-            raise UsageError(f"cluster {cluster.name} ({backend.name}) does not report who uses it")
-        return tuple(backend.blame())
+        """The users with jobs on the project's cluster."""
+        return tuple(self._context.backend(self._cluster()).blame())
 
     def computes(self) -> Computes:
         """The compute clusters of the project's workspace. Raises ``UsageError`` where the cluster has none."""

@@ -109,11 +109,6 @@ class Round(NamedTuple):
     since: float = 0.0
     idle: bool = False
 
-    @property
-    def says_something(self) -> bool:
-        """Whether anything was done, or failed for the first time."""
-        return bool(self.given or self.fresh)
-
 
 # Seconds between two rounds while files wait, and without an event.
 _SHORTEST, _LONGEST = 1.0, 5.0

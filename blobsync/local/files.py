@@ -18,7 +18,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -274,14 +274,7 @@ class LocalFolder:
         return folder
 
     def _open_plainly(self, parts: list[str]) -> int:
-        folder = os.dup(self._top.fd)
-        for part in parts:
-            try:
-                below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-            finally:
-                os.close(folder)
-            folder = below
-        return folder
+        return _folder_below(os.dup(self._top.fd), parts, _FOLDER | os.O_NOFOLLOW)
 
     def _descriptor(self, fd: int) -> FolderDescriptor:
         return FolderDescriptor(fd, unnamed=self._unnamed, private=self._private)
@@ -308,14 +301,8 @@ class LocalFolder:
             raise error
         real = os.path.realpath(path)
         place = self._demand_inside(real, path)
-        folder = os.open(place, _FOLDER | os.O_NOFOLLOW)
-        for part in Path(real).relative_to(place).parts:
-            try:
-                below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-            finally:
-                os.close(folder)
-            folder = below
-        return folder
+        parts = Path(real).relative_to(place).parts
+        return _folder_below(os.open(place, _FOLDER | os.O_NOFOLLOW), parts, _FOLDER | os.O_NOFOLLOW)
 
     def _demand_inside(self, real: str, path: Path) -> str:
         """The part of the boundary that contains ``real``; raises if there is none."""
@@ -357,6 +344,17 @@ def _wait_for_lock(fd: int, until: float) -> None:
             return
         else:
             return
+
+
+def _folder_below(folder: int, parts: Iterable[str], how: int) -> int:
+    """Open the folder ``parts`` below an open one, which is closed."""
+    for part in parts:
+        try:
+            below = os.open(part, how, dir_fd=folder)
+        finally:
+            os.close(folder)
+        folder = below
+    return folder
 
 
 def _open_folder(folder: int, part: str, mode: int) -> int:
@@ -513,11 +511,6 @@ class SourceFolder:
 
 def _opened(real: str, place: str) -> FolderDescriptor:
     """Open a folder of ``place``, through no link that replaced a part of it meanwhile."""
-    folder = os.open(place, os.O_RDONLY | _PATH_FOLDER)
-    for part in Path(real).relative_to(place).parts:
-        try:
-            below = os.open(part, os.O_RDONLY | _PATH_FOLDER, dir_fd=folder)
-        finally:
-            os.close(folder)
-        folder = below
+    how = os.O_RDONLY | _PATH_FOLDER
+    folder = _folder_below(os.open(place, how), Path(real).relative_to(place).parts, how)
     return FolderDescriptor(folder, unnamed=False)

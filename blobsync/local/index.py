@@ -25,6 +25,7 @@ import atexit
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -73,6 +74,9 @@ class Record(NamedTuple):
         return self.near.md5 or self.remote.md5
 
 
+_Work = Callable[[sqlite3.Connection, int], None]
+
+
 class Index:
     """Opens on first use. ``on_trouble`` gets one sentence if the file cannot be used any more."""
 
@@ -87,7 +91,7 @@ class Index:
         self._roots: dict[tuple[str, str], int] = {}
         self._roots_of: sqlite3.Connection | None = None
         # What is to be stored with the next transaction.
-        self._waiting: list[tuple[tuple[str, str], Callable[[sqlite3.Connection, int], None]]] = []
+        self._waiting: list[tuple[tuple[str, str], _Work]] = []
         self._lock = threading.Lock()
 
     def pair(self, source: str, remote: str) -> PairIndex:
@@ -100,154 +104,54 @@ class Index:
 
     def close(self) -> None:
         """Close the file; the next use opens it again."""
-        self._store_waiting()
+        self.store_waiting()
         self._file.close()
 
-    def _get(self, key: tuple[str, str], paths: Sequence[str]) -> dict[str, Record]:
-        def read(db: sqlite3.Connection) -> dict[str, Record]:
-            root = self._root(db, key, make=False)
-            wanted = {path for path in paths if storable(path)}
-            if root is None or not wanted:
-                return {}
-            # Files of a folder are next to each other here as well: reading on takes less than looking each up.
-            most = _PASSED * len(wanted)
-            ends = (root, min(wanted), max(wanted), most + 1)
-            rows = db.execute(f"{_SELECT} path BETWEEN ? AND ? ORDER BY path LIMIT ?", ends).fetchall()
-            found = {row[0]: _record(row) for row in rows if row[0] in wanted}
-            left = list(wanted - found.keys()) if len(rows) > most else []
-            for start in range(0, len(left), BATCH):
-                batch = left[start : start + BATCH]
-                marks = ",".join("?" * len(batch))
-                found.update(
-                    (row[0], _record(row)) for row in db.execute(f"{_SELECT} path IN ({marks})", (root, *batch))
-                )
-            return found
+    def read(self, key: tuple[str, str], ask: Callable[[sqlite3.Connection, int], _T | None]) -> _T | None:
+        """What ``ask`` finds about the roots ``key``; None if nothing is known of them."""
 
-        return self._file.read(read) or {}
-
-    def _put(self, key: tuple[str, str], records: Mapping[str, Record]) -> None:
-        rows = [_row(path, record) for path, record in records.items() if storable(path)]
-        waiting = self._take_waiting()
-
-        def write(db: sqlite3.Connection) -> None:
-            self._run(db, waiting)
-            root = self._root(db, key, make=True)
-            assert root is not None
-            db.executemany(
-                "INSERT OR REPLACE INTO pairs (root, path, size, md5, mtime_ns, ctime_ns, inode, source_etag,"
-                " etag) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [(root, *row) for row in rows],
-            )
-            drop(db, root, [path for path in records if storable(path)])
-
-        self._file.write(write)
-
-    def _forget(self, key: tuple[str, str], paths: Iterable[str]) -> None:
-        gone = [path for path in paths if storable(path)]
-        waiting = self._take_waiting()
-
-        def write(db: sqlite3.Connection) -> None:
-            self._run(db, waiting)
-            root = self._root(db, key, make=False)
-            if root is None:
-                return
-            db.executemany("DELETE FROM pairs WHERE root = ? AND path = ?", [(root, path) for path in gone])
-            drop(db, root, gone)
-
-        self._file.write(write)
-
-    def _later(self, key: tuple[str, str], work: Callable[[sqlite3.Connection, int], None]) -> None:
-        """Do ``work`` in the next transaction, at the end of the process at the latest."""
-        with self._lock:
-            if not self._waiting:
-                atexit.register(self._store_waiting)
-            self._waiting.append((key, work))
-
-    def _take_waiting(self) -> list[tuple[tuple[str, str], Callable[[sqlite3.Connection, int], None]]]:
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-        if waiting:
-            atexit.unregister(self._store_waiting)
-        return waiting
-
-    def _run(
-        self,
-        db: sqlite3.Connection,
-        waiting: Iterable[tuple[tuple[str, str], Callable[[sqlite3.Connection, int], None]]],
-    ) -> None:
-        for key, work in waiting:
-            root = self._root(db, key, make=True)
-            assert root is not None
-            work(db, root)
-
-    def _store_waiting(self) -> None:
-        if waiting := self._take_waiting():
-            self._file.write(lambda db: self._run(db, waiting))
-
-    def _pages(
-        self, key: tuple[str, str], folder: str, page: Callable[[sqlite3.Connection, int, str, str], list[_Row]]
-    ) -> Iterator[_Row]:
-        """Rows below ``folder`` in the order of their paths, which come first; others may write between pages."""
-        if not storable(folder):
-            return
-        start, end = below(folder)
-        yield from self._paged(key, start, lambda db, root, after: page(db, root, after, end))
-
-    def _level_pages(self, key: tuple[str, str], folder: str) -> Iterator[tuple[str, str]]:
-        """Recorded paths directly in ``folder``, and their ETags."""
-        if storable(folder):
-            yield from self._paged(key, "", lambda db, root, after: recorded_level(db, root, folder, after))
-
-    def _paged(
-        self, key: tuple[str, str], start: str, page: Callable[[sqlite3.Connection, int, str], list[_Row]]
-    ) -> Iterator[_Row]:
-        def rows_after(path: str) -> list[_Row] | None:
-            return self._read(key, lambda db, root: page(db, root, path))
-
-        while rows := rows_after(start):
-            yield from rows
-            start = rows[-1][0]
-
-    def _store_listing(self, key: tuple[str, str], folder: str, rows: Spool, at: float, *, one_level: bool) -> None:
-        """Store a listing in one transaction or several; it counts only after the last one."""
-        listed = level_of(folder) if one_level else folder
-        forget = forget_level if one_level else forget_folder
-        if not storable(folder):
-            return
-        good = (row for row in rows if storable(row[0]))
-        beginning = list(islice(good, PAGE))
-
-        def first(db: sqlite3.Connection, root: int) -> None:
-            forget(db, root, folder)
-            store(db, root, beginning)
-            if len(rows) <= PAGE:
-                note_listing(db, root, listed, at)
-
-        if len(rows) <= PAGE:
-            self._later(key, first)
-            return
-        self._write(key, first)
-        while page := list(islice(good, PAGE)):
-            self._write(key, partial(store, rows=page))
-        self._write(key, lambda db, root: note_listing(db, root, listed, at))
-
-    def _write(self, key: tuple[str, str], work: Callable[[sqlite3.Connection, int], None]) -> None:
-        waiting = [*self._take_waiting(), (key, work)]
-        self._file.write(lambda db: self._run(db, waiting))
-
-    def _read_listings(
-        self, key: tuple[str, str], path: str, ask: Callable[[sqlite3.Connection, int], _T | None]
-    ) -> _T | None:
-        """Ask about ``path``; nothing is known of one that has no record."""
-        self._store_waiting()
-        return self._read(key, ask) if storable(path) else None
-
-    def _read(self, key: tuple[str, str], ask: Callable[[sqlite3.Connection, int], _T | None]) -> _T | None:
         def read(db: sqlite3.Connection) -> _T | None:
             root = self._root(db, key, make=False)
             return None if root is None else ask(db, root)
 
         return self._file.read(read)
+
+    def read_listings(
+        self, key: tuple[str, str], path: str, ask: Callable[[sqlite3.Connection, int], _T | None]
+    ) -> _T | None:
+        """The same about ``path``, with what waits to be stored; nothing is known of one that has no record."""
+        self.store_waiting()
+        return self.read(key, ask) if storable(path) else None
+
+    def write(self, key: tuple[str, str], work: _Work) -> None:
+        """Do ``work`` in one transaction, behind what waits."""
+        waiting = [*self._take_waiting(), (key, work)]
+        self._file.write(lambda db: self._run(db, waiting))
+
+    def later(self, key: tuple[str, str], work: _Work) -> None:
+        """Do ``work`` in the next transaction, at the end of the process at the latest."""
+        with self._lock:
+            if not self._waiting:
+                atexit.register(self.store_waiting)
+            self._waiting.append((key, work))
+
+    def store_waiting(self) -> None:
+        """Store what waits."""
+        if waiting := self._take_waiting():
+            self._file.write(lambda db: self._run(db, waiting))
+
+    def _take_waiting(self) -> list[tuple[tuple[str, str], _Work]]:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        if waiting:
+            atexit.unregister(self.store_waiting)
+        return waiting
+
+    def _run(self, db: sqlite3.Connection, waiting: Iterable[tuple[tuple[str, str], _Work]]) -> None:
+        for key, work in waiting:
+            root = self._root(db, key, make=True)
+            assert root is not None
+            work(db, root)
 
     def _root(self, db: sqlite3.Connection, key: tuple[str, str], *, make: bool) -> int | None:
         if db is not self._roots_of:
@@ -275,57 +179,109 @@ class PairIndex:
 
     def get(self, paths: Sequence[str]) -> dict[str, Record]:
         """The records of those of ``paths`` that were verified before."""
-        return self._index._get(self._key, paths)
+        wanted = {path for path in paths if storable(path)}
+        return self._index.read(self._key, partial(_recorded, wanted=wanted)) or {} if wanted else {}
 
     def put(self, records: Mapping[str, Record]) -> None:
         """Store these records, in one transaction."""
+        rows = [_row(path, record) for path, record in records.items() if storable(path)]
+
+        def write(db: sqlite3.Connection, root: int) -> None:
+            db.executemany(
+                "INSERT OR REPLACE INTO pairs (root, path, size, md5, mtime_ns, ctime_ns, inode, source_etag,"
+                " etag) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [(root, *row) for row in rows],
+            )
+            drop(db, root, [path for path in records if storable(path)])
+
         if records:
-            self._index._put(self._key, records)
+            self._index.write(self._key, write)
 
     def forget(self, paths: Iterable[str]) -> None:
         """Remove the records of ``paths``: they are no longer known to be equal."""
-        self._index._forget(self._key, paths)
+        gone = [path for path in paths if storable(path)]
+
+        def write(db: sqlite3.Connection, root: int) -> None:
+            db.executemany("DELETE FROM pairs WHERE root = ? AND path = ?", [(root, path) for path in gone])
+            drop(db, root, gone)
+
+        self._index.write(self._key, write)
 
     def differences(self, folder: str, spill: Spill = _IN_MEMORY, *, one_level: bool = False) -> Differences:
         """Compare a listing of ``folder`` (below both roots) with the records; ``spill`` is for the differences.
 
         ``one_level``: the listing contains only what lies directly in the folder.
         """
-        pages = self._index._pages(self._key, folder, recorded_page)
-        return Differences(self._index._level_pages(self._key, folder) if one_level else pages, spill)
+        start, end = below(folder)
+        if one_level:
+            return Differences(self._pages(folder, partial(recorded_level, folder=folder), ""), spill)
+        return Differences(self._pages(folder, partial(recorded_page, end=end), start), spill)
 
     def remember_listing(self, folder: str, found: Differences, at: float, *, one_level: bool = False) -> None:
-        """Store a complete listing of ``folder`` that began at the time ``at`` (seconds since 1970)."""
-        self._index._store_listing(self._key, folder, found.rows(), at, one_level=one_level)
+        """Store a complete listing of ``folder`` that began at the time ``at`` (seconds since 1970).
+
+        In one transaction or several; it counts only after the last one.
+        """
+        rows = found.rows()
+        listed = level_of(folder) if one_level else folder
+        forget = forget_level if one_level else forget_folder
+        if not storable(folder):
+            return
+        good = (row for row in rows if storable(row[0]))
+        beginning = list(islice(good, PAGE))
+
+        def first(db: sqlite3.Connection, root: int) -> None:
+            forget(db, root, folder)
+            store(db, root, beginning)
+            if len(rows) <= PAGE:
+                note_listing(db, root, listed, at)
+
+        if len(rows) <= PAGE:
+            self._index.later(self._key, first)
+            return
+        self._index.write(self._key, first)
+        while page := list(islice(good, PAGE)):
+            self._index.write(self._key, partial(store, rows=page))
+        self._index.write(self._key, lambda db, root: note_listing(db, root, listed, at))
 
     def remember_blob(self, path: str, state: RemoteState | None, at: float) -> None:
         """Store the result of looking up one blob by its exact name; None: there is none."""
         if storable(path):
-            self._index._later(self._key, lambda db, root: note_blob(db, root, path, state, at))
+            self._index.later(self._key, lambda db, root: note_blob(db, root, path, state, at))
 
     def as_last_listed(self, folder: str) -> Iterator[tuple[str, RemoteState]]:
         """What the container presumably holds below ``folder``, in the order of the paths."""
-        self._index._store_waiting()
-        for path, state in self._index._pages(self._key, folder, known_page):
+        self._index.store_waiting()
+        start, end = below(folder)
+        for path, state in self._pages(folder, partial(known_page, end=end), start):
             if state is not None:
                 yield path, state
 
     def blob_as_last_listed(self, path: str) -> RemoteState | None:
         """The same for one blob; None if there presumably is none."""
-        return self._index._read_listings(self._key, path, lambda db, root: known_blob(db, root, path))
+        return self._read_listings(path, partial(known_blob, path=path))
 
     def listed_at(self, folder: str) -> float | None:
         """When ``folder`` was last listed as a whole (seconds since 1970); None if never."""
-        return self._index._read_listings(self._key, folder, lambda db, root: listed_at(db, root, folder))
+        return self._read_listings(folder, partial(_latest, listed=_with_above(folder)))
 
     def blob_listed_at(self, path: str) -> float | None:
-        """The same for a path that is no folder."""
-        return self._index._read_listings(self._key, path, lambda db, root: blob_listed_at(db, root, path))
+        """The same for a path that is no folder: the level that it is in counts, too."""
+        listed = [*_with_above(path), level_of(path.rpartition("/")[0])]
+        return self._read_listings(path, partial(_latest, listed=listed))
 
     def listed_in(self, folder: str) -> Listed:
         """Which parts of ``folder`` were listed."""
-        ask = partial(listed_in, folder=folder)
-        return self._index._read_listings(self._key, folder, ask) or Listed()
+        return self._read_listings(folder, partial(listed_in, folder=folder)) or Listed()
+
+    def _read_listings(self, path: str, ask: Callable[[sqlite3.Connection, int], _T | None]) -> _T | None:
+        return self._index.read_listings(self._key, path, ask)
+
+    def _pages(self, folder: str, page: Callable[..., list[_Row]], start: str) -> Iterator[_Row]:
+        """Rows below ``folder`` in the order of their paths, which come first; others may write between pages."""
+        while storable(folder) and (rows := self._index.read(self._key, partial(page, after=start))):
+            yield from rows
+            start = rows[-1][0]
 
 
 class BlobChecksums:
@@ -342,7 +298,7 @@ class BlobChecksums:
         found: dict[str, bytes] = {}
         for start in range(0, len(names), BATCH):
             batch = names[start : start + BATCH]
-            rows = self._index._read_listings(self._key, "", partial(known_checksums, names=batch)) or ()
+            rows = self._index.read_listings(self._key, "", partial(known_checksums, names=batch)) or ()
             found.update((name, crc64) for name, etag, crc64 in rows if etags[name] == etag)
         return found
 
@@ -350,7 +306,22 @@ class BlobChecksums:
         """Store the CRC64s of these blobs, with the next records."""
         rows = [(name, blob.etag, blob.crc64) for name, blob in blobs.items() if blob.crc64 and storable(name)]
         if rows:
-            self._index._later(self._key, partial(store_checksums, rows=rows))
+            self._index.later(self._key, partial(store_checksums, rows=rows))
+
+
+def _recorded(db: sqlite3.Connection, root: int, wanted: AbstractSet[str]) -> dict[str, Record]:
+    """The records of these paths."""
+    # Files of a folder are next to each other here as well: reading on takes less than looking each up.
+    most = _PASSED * len(wanted)
+    ends = (root, min(wanted), max(wanted), most + 1)
+    rows = db.execute(f"{_SELECT} path BETWEEN ? AND ? ORDER BY path LIMIT ?", ends).fetchall()
+    found = {row[0]: _record(row) for row in rows if row[0] in wanted}
+    left = list(wanted - found.keys()) if len(rows) > most else []
+    for start in range(0, len(left), BATCH):
+        batch = left[start : start + BATCH]
+        marks = ",".join("?" * len(batch))
+        found.update((row[0], _record(row)) for row in db.execute(f"{_SELECT} path IN ({marks})", (root, *batch)))
+    return found
 
 
 def _record(row: tuple[str, int, bytes | None, int | None, int, int, str | None, str]) -> Record:
@@ -524,16 +495,6 @@ def drop(db: sqlite3.Connection, root: int, paths: list[str]) -> None:
     """Remove paths that now have a record, or are gone; the caller holds a transaction."""
     if db.execute("SELECT 1 FROM seen WHERE root = ? LIMIT 1", (root,)).fetchone():
         db.executemany("DELETE FROM seen WHERE root = ? AND path = ?", [(root, path) for path in paths])
-
-
-def listed_at(db: sqlite3.Connection, root: int, folder: str) -> float | None:
-    """When ``folder`` as a whole was last listed, alone or with a folder above it."""
-    return _latest(db, root, _with_above(folder))
-
-
-def blob_listed_at(db: sqlite3.Connection, root: int, path: str) -> float | None:
-    """The same for a path that is no folder: the level that it is in counts, too."""
-    return _latest(db, root, [*_with_above(path), level_of(path.rpartition("/")[0])])
 
 
 def _with_above(path: str) -> list[str]:

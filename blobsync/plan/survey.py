@@ -842,7 +842,7 @@ class Listing:
     def __init__(
         self, records: PairIndex, folder: str, spill: Spill, *, recursive: bool, now: Callable[[], float] = time.time
     ) -> None:
-        self._records, self._folder, self._spill, self._recursive = records, folder, spill, recursive
+        self._records, self._folder, self._spill = records, folder, spill
         self._whole = records.differences(folder, spill) if recursive else None
         # A level without folders is the whole folder.
         self._level: list[tuple[str, RemoteState]] = []

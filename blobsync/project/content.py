@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from itertools import takewhile
+from difflib import unified_diff
+from itertools import islice, takewhile
 
 from blobsync.base.errors import ChecksumError, LocalFileError, ShapeConflictError
 from blobsync.base.file_states import regular_only
 from blobsync.base.locations import LocalLocation
+from blobsync.base.patterns import pattern
 from blobsync.config.mapping import Resolution
 from blobsync.local.files import hash_file
 from blobsync.local.index import Index
@@ -25,6 +26,8 @@ from blobsync.transfer.fresh_look import remote_state
 # Maximum number of lines between the first and the last difference; the time grows with its square.
 MOST_LINES = 5000
 _NO_NEWLINE = "\\ No newline at end of file"
+# Where a hunk begins in one of the two texts.
+_NUMBER = pattern(r"([-+])(\d+)")
 
 
 def text_of(data: bytes, *, cut: bool = False) -> str | None:
@@ -49,7 +52,8 @@ def changed_lines(before: str, after: str, *, context: int = 3) -> list[str] | N
     # Compare only the differing lines and their context.
     start, behind = max(0, first - context), max(0, last - context)
     old, new = old[start : len(old) - behind], new[start : len(new) - behind]
-    return [line for group in _groups(old, new, context) for line in _hunk(old, new, group, start)]
+    diff = islice(unified_diff(old, new, n=context, lineterm=""), 2, None)
+    return [shown for line in diff for shown in _shown(line, start)]
 
 
 def _lines(text: str) -> list[str]:
@@ -59,36 +63,14 @@ def _lines(text: str) -> list[str]:
     return [*(f"{line}\n" for line in found), *([last] if last else [])]
 
 
-_Steps = Sequence[tuple[str, int, int, int, int]]
-
-
-def _groups(old: Sequence[str], new: Sequence[str], context: int) -> Iterator[_Steps]:
-    yield from SequenceMatcher(None, old, new).get_grouped_opcodes(context)
-
-
-def _hunk(old: Sequence[str], new: Sequence[str], group: _Steps, start: int) -> Iterator[str]:
-    (_, old_from, _, new_from, _), (_, _, old_to, _, new_to) = group[0], group[-1]
-    yield f"@@ -{_range(start, old_from, old_to)} +{_range(start, new_from, new_to)} @@"
-    for kind, one, other, third, fourth in group:
-        if kind == "equal":
-            yield from _marked(" ", old[one:other])
-            continue
-        yield from _marked("-", old[one:other])
-        yield from _marked("+", new[third:fourth])
-
-
-def _range(start: int, first: int, last: int) -> str:
-    """A range as in ``diff -u``: an empty one has the number of the line before it."""
-    count = last - first
-    begins = start + first + (1 if count else 0)
-    return f"{begins}" if count == 1 else f"{begins},{count}"
-
-
-def _marked(mark: str, lines: Sequence[str]) -> Iterator[str]:
-    for line in lines:
-        yield mark + line.removesuffix("\n")
-        if not line.endswith("\n"):
-            yield _NO_NEWLINE
+def _shown(line: str, start: int) -> Iterator[str]:
+    """A line of the diff of texts of which the first ``start`` lines were left out."""
+    if line.startswith("@@"):
+        line = _NUMBER.sub(lambda found: f"{found[1]}{int(found[2]) + start}", line)
+    elif not line.endswith("\n"):
+        yield line
+        line = _NO_NEWLINE
+    yield line.removesuffix("\n")
 
 
 _PIECE = 1 << 20

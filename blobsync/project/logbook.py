@@ -226,7 +226,7 @@ def _values(entry: TransferEntry) -> Any:
 
 def _entry(values: Mapping[str, Any]) -> TransferEntry:
     entry = _read_entry(values)
-    if entry.result == RUNNING and entry.host == os.uname().nodename and not _is_alive(entry.pid):
+    if entry.result == RUNNING and entry.host == os.uname().nodename and not ProcessMark.of(entry.pid).is_alive:
         return replace(entry, result=KILLED)
     return entry
 
@@ -239,17 +239,6 @@ def _read_entry(values: Mapping[str, Any]) -> TransferEntry:
     entry = TransferEntry(**{**known, "paths": tuple(known["paths"])})
     demand_types(entry)
     return entry
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        # Another user's process.
-        return True
-    return True
 
 
 # Maximum number of workers and paths in a record, which is written often.

@@ -14,7 +14,7 @@ import pytest
 
 from blobsync.backends import create_backend
 from blobsync.backends.aml.aml_backend import AmlBackend
-from blobsync.backends.protocol import CAPABILITIES, Accepted, Backend, Refused, Scaling, Surroundings, Unknown
+from blobsync.backends.protocol import Accepted, Backend, Refused, Scaling, Surroundings, Unknown
 from blobsync.base.errors import ProcessTimeoutError
 from blobsync.base.process import Completed, ProcessRunner
 from blobsync.config.model import Cluster, Docker
@@ -253,8 +253,7 @@ def test_a_setup_that_fails_is_told_from_the_programs_failure(place: Place) -> N
 def test_cancelling_is_safe_to_repeat_also_where_the_answer_gets_lost(place: Place) -> None:
     ref = place.submit("sleep", "300")
     place.until(ref, State.RUNNING)
-    if "blame" in place.backend.capabilities:
-        assert all(holder.user for holder in place.backend.blame())
+    assert all(holder.user for holder in place.backend.blame())
     if place.lose_answers is not None:
         place.lose_answers(True)
         assert isinstance(place.backend.cancel(ref), Unknown)
@@ -290,18 +289,15 @@ def test_a_job_whose_acceptance_got_lost_is_found_again(place: Place) -> None:
 
 
 def test_it_says_what_it_can_and_what_is_free(place: Place) -> None:
-    assert place.backend.capabilities <= CAPABILITIES
     summary = place.backend.summary()
     assert summary.nodes_total and summary.jobs_running >= 0
-    if "blame" in place.backend.capabilities:
-        assert all(holder.native_id for holder in place.backend.blame())
+    assert all(holder.native_id for holder in place.backend.blame())
 
 
 def test_an_elastic_job_has_as_many_nodes_as_it_is_asked_to_have(place: Place) -> None:
-    if "scale" not in place.backend.capabilities:
-        assert not isinstance(place.backend, Scaling)
+    assert isinstance(place.backend, Scaling) is (place.backend.name != "aml")
+    if not isinstance(place.backend, Scaling):
         return
-    assert isinstance(place.backend, Scaling)
     only_shrinks = place.backend.name == "slurm"
     ref = place.submit("sleep", "60", min_nodes=1, max_nodes=2 if only_shrinks else 3)
     place.until(ref, State.RUNNING)

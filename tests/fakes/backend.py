@@ -17,7 +17,6 @@ class FakeBackend:
     """``echo`` ends at once, ``exit`` with the code of the next word, ``sleep`` when it is cancelled."""
 
     name: str = "fake"
-    capabilities: frozenset[str] = frozenset({"blame", "elastic", "scale"})
     jobs: dict[str, RunInfo] = field(default_factory=dict)
     specs: dict[str, JobSpec] = field(default_factory=dict)
     secrets: dict[str, Secrets] = field(default_factory=dict)

@@ -65,7 +65,6 @@ from blobsync.jobspec.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Sec
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
 
-CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "ssh"})
 
 # Up to so many jobs are queried one by one; more are looked up in the list first.
 _ONE_BY_ONE = 4
@@ -94,8 +93,6 @@ def computes_of(backend: Backend[Any]) -> Computes:
 
 class AmlBackend:
     """One compute of one workspace."""
-
-    capabilities = CAPABILITIES
 
     def __init__(
         self, around: Surroundings, cluster: Cluster, make_credential: Callable[[], TokenCredential] | None = None

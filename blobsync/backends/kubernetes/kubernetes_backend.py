@@ -54,8 +54,6 @@ from blobsync.jobspec.hold import HOLDER, entering
 from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State
 from blobsync.store.sas import JOB_SECONDS
 
-CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
-
 # A job that has to stop keeps so many seconds of its time.
 _AT_ONCE = 1
 # Each deletion runs kubectl once.
@@ -74,7 +72,6 @@ class KubernetesBackend:
     """One namespace of one cluster."""
 
     name = "kubernetes"
-    capabilities = CAPABILITIES
 
     def __init__(self, around: Surroundings, cluster: Cluster) -> None:
         self._around = around

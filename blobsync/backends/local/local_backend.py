@@ -42,7 +42,6 @@ from blobsync.jobspec.spec import (
 from blobsync.local.os_errors import local_error
 from blobsync.node.standalone.login_side import last_lines
 
-CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "scale"})
 # The maximum of GPUs, or concurrent jobs, of one machine.
 _MOST = 1024
 # The maximum of nodes of an elastic job, each of which is a group of processes.
@@ -66,7 +65,6 @@ class LocalBackend:
     """Runs jobs as processes of this machine. The user has one queue for all projects."""
 
     name = "local"
-    capabilities = CAPABILITIES
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around

@@ -62,8 +62,6 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
 # A submission whose response was lost is looked up in the accounting of so many days; sacct's default is today.
 _LOOK_BACK = "now-7days"
 
-CAPABILITIES = frozenset({"array", "blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
-
 
 @dataclass(frozen=True, slots=True)
 class SlurmRequest:
@@ -83,7 +81,6 @@ class SlurmBackend:
     """One cluster with Slurm."""
 
     name = "slurm"
-    capabilities = CAPABILITIES
 
     def __init__(self, around: Surroundings) -> None:
         self._settings = around.settings
