@@ -40,10 +40,12 @@ class _Answer(Generic[T]):
             self._error = error
         self._is_there.set()
 
-    def is_there(self, seconds: float) -> bool:
+    def is_done(self, seconds: float) -> bool:
+        """Whether the call has ended, after waiting at most ``seconds``."""
         return self._is_there.wait(max(0.0, seconds))
 
-    def result(self, stop: StopRequest) -> T:
+    def result(self, stop: StopRequest = NEVER) -> T:
+        """Wait for the call; return its result, or raise its exception. ``stop`` raises ``KeyboardInterrupt``."""
         while not self._is_there.wait(_LOOK_EVERY):
             stop.check()
         if self._error is not None:
@@ -51,7 +53,7 @@ class _Answer(Generic[T]):
         return self._found[0]
 
 
-class Ahead(Generic[T]):
+class Ahead(_Answer[T]):
     """Starts ``call`` at once in its own thread; :meth:`result` waits for it.
 
     Unlike in a pool, nothing waits for the thread: a caller that stops early, or an interpreter that
@@ -59,16 +61,8 @@ class Ahead(Generic[T]):
     """
 
     def __init__(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> None:
-        self._answer: _Answer[T] = _Answer()
-        threading.Thread(target=lambda: self._answer.fetch(lambda: call(*args, **kwargs)), daemon=True).start()
-
-    def is_done(self, seconds: float) -> bool:
-        """Whether the call has ended, after waiting at most ``seconds``."""
-        return self._answer.is_there(seconds)
-
-    def result(self, stop: StopRequest = NEVER) -> T:
-        """Wait for the call; return its result, or raise its exception. ``stop`` raises ``KeyboardInterrupt``."""
-        return self._answer.result(stop)
+        super().__init__()
+        threading.Thread(target=lambda: self.fetch(lambda: call(*args, **kwargs)), daemon=True).start()
 
 
 def side_by_side(call: Callable[[A], T], items: Iterable[A], threads: int, stop: StopRequest = NEVER) -> Iterator[T]:
