@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         JobError as JobError,
         JobNotFoundError as JobNotFoundError,
         LocalFileError as LocalFileError,
+        LockError as LockError,
         LoginRequiredError as LoginRequiredError,
         LostContactError as LostContactError,
         MappingError as MappingError,
@@ -180,6 +181,7 @@ if TYPE_CHECKING:
     )
     from blobsync.jobspec.submit_options import SubmitKeywords as SubmitKeywords
     from blobsync.keep.listing import Checkpoint as Checkpoint
+    from blobsync.local.lock_files import Lock as Lock
     from blobsync.local.set_requests import mark_complete as mark_complete
     from blobsync.plan.progress import Progress as Progress, WorkerProgress as WorkerProgress
     from blobsync.plan.saved_plan import SavedPlan as SavedPlan
@@ -218,6 +220,11 @@ if TYPE_CHECKING:
     from blobsync.project.keep import Keeping as Keeping, KeepResult as KeepResult, KeptRound as KeptRound
     from blobsync.project.keeper_records import KeeperState as KeeperState
     from blobsync.project.logbook import RunningTransfer as RunningTransfer, TransferEntry as TransferEntry
+    from blobsync.project.locks import (
+        LockChange as LockChange,
+        LockComparison as LockComparison,
+        LockReport as LockReport,
+    )
     from blobsync.project.open_jobs import open_jobs as open_jobs
     from blobsync.project.progress_listeners import OnProgress as OnProgress
     from blobsync.project.removal import Deletion as Deletion, Removal as Removal
@@ -263,6 +270,7 @@ _HOMES = {
     "blobsync.base.file_states": ("FileState", "LocalState", "RemoteState"),
     "blobsync.base.locations": ("BlobContainer", "BlobLocation"),
     "blobsync.base.reasons": ("Reason",),
+    "blobsync.local.lock_files": ("Lock",),
     "blobsync.local.set_requests": ("mark_complete",),
     "blobsync.base.version": ("__version__",),
     "blobsync.code.files": ("CodeDecision", "CodeFile"),
@@ -306,6 +314,7 @@ _HOMES = {
     "blobsync.tunnels.node_apps": ("TunnelRequest",),
     "blobsync.tunnels.job_tunnel": ("JobTunnel",),
     "blobsync.tunnels.named": ("NamedTunnel", "TunnelState", "Tunnels"),
+    "blobsync.project.locks": ("LockChange", "LockComparison", "LockReport"),
     "blobsync.project.logbook": ("RunningTransfer", "TransferEntry"),
     "blobsync.keep.listing": ("Checkpoint",),
     "blobsync.plan.progress": ("Progress", "WorkerProgress"),

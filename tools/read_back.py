@@ -341,6 +341,24 @@ ROWS: tuple[ReadBack, ...] = (
         ),
     ),
     ReadBack(
+        "locks and their lists",
+        "the project, its commits, `.blobsync/locks/` of the container",
+        "a list counts only as a whole, under the SHA-256 in the lock; every name is checked, and what is brought by "
+        "it has the MD5 that it says",
+        (
+            "unit/test_lock_files.py::test_a_list_with_anything_wrong_in_it_is_refused",
+            "unit/test_lock_files.py::test_a_list_that_is_not_the_locks_own_is_refused",
+            "unit/test_locks.py::test_a_commit_of_a_strangers_clone_runs_nothing_and_is_checked",
+            "unit/test_locks.py::test_a_long_list_is_in_the_container_under_its_digest",
+        ),
+        (
+            "local.lock_files:_write",
+            "project.locks:far_list",
+            "project.locks:LockHistory._file",
+            "project.locks:_list_beside",
+        ),
+    ),
+    ReadBack(
         "configuration, templates of jobs, ignore files, code, saved plans",
         "the project, or a file that you name",
         "a project's part is limited above, and what a job would run is shown before; a saved plan is "

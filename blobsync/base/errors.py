@@ -113,6 +113,11 @@ class FailureCode(str, Enum):
     LINK_REFUSED = "link_refused", "a symlink is refused, because of `--links error` or where it leads"
     MIRROR_REFUSED = "mirror_refused", "the deletions of `--mirror` look like a mistake", ExitCode.USAGE
     PLAN_FILE_INVALID = "plan_file_invalid", "a saved plan cannot be read, or is out of date", ExitCode.USAGE
+    LOCK_INVALID = (
+        "lock_invalid",
+        "a lock is missing, or is not the one that was written",
+        ExitCode.USAGE,
+    )
     CONFLICT = "conflict", "both sides changed since they were last verified", ExitCode.PARTIAL
     # Credentials
     CREDENTIAL_INVALID = "credential_invalid", "the credential cannot be used", ExitCode.USAGE
@@ -356,6 +361,10 @@ class DiskTooSmallError(PlanError):
 
 class PlanFileError(PlanError):
     code = FailureCode.PLAN_FILE_INVALID
+
+
+class LockError(PlanError):
+    code = FailureCode.LOCK_INVALID
 
 
 class NothingMatchedError(BlobsyncError):

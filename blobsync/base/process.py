@@ -39,11 +39,13 @@ _RUN_MODULE = (
 
 
 class Completed(NamedTuple):
-    """The result of a program that ran to its end; texts are UTF-8 with undecodable bytes replaced."""
+    """The result of a program that ran to its end; texts are UTF-8 with undecodable bytes replaced. ``output`` is
+    standard output as it came."""
 
     returncode: int
     stdout: str
     stderr: str
+    output: bytes = b""
 
 
 class ProcessRunner:
@@ -88,7 +90,7 @@ class ProcessRunner:
             except BaseException:
                 process.kill()
                 raise
-        return Completed(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+        return Completed(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"), out)
 
     def start(
         self,

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from blobsync.base.errors import BlobsyncError
     from blobsync.project.content import FileDifference
 
+# REV REV PATH.
+_MOST_WORDS = 3
 # Maximum bytes of a line that are shown at a time.
 _LINE_BYTES = 1 << 20
 
@@ -94,16 +96,22 @@ def _line(line: bytes) -> bytes:
 def diff(session: Session, paths: PathsArgument) -> Result:
     """Show how a local file differs from its blob: lines with - are in the container, those with + are here.
 
-    Exits with 0 if both are equal, with 3 if they differ. For folders, 'blobsync verify' names the files that differ.
+    With git revisions or lock files (*.lock) before the PATH: which files of a locked folder differ between the two,
+    or from the lock of the working tree. Exits with 0 if both are equal, with 3 if they differ.
 
     \b
       blobsync diff data/voc20/labels.txt
       blobsync diff config/train.yaml > changes.patch
+      blobsync diff HEAD~3 data/voc20        what has changed since that lock
+      blobsync diff v1 v2 data/voc20         between two
     """
-    if len(paths) > 1:
-        hint = f"blobsync diff {shlex.quote(paths[0])}; for many files: blobsync verify PATH..."
-        raise UsageError("diff compares one file with its own blob, not files with each other", hint=hint)
+    if len(paths) > _MOST_WORDS:
+        raise UsageError("diff takes a PATH, with up to two revisions before it", hint="blobsync verify PATH...")
     project = session.project()
+    if len(paths) > 1:
+        from blobsync.cli.lock import compared
+
+        return compared(project, paths[-1], *paths[:-1])
     found = with_consent(session, project, lambda: project.diff(paths[0]))
     equal = found.status == "equal"
     if equal:

@@ -38,6 +38,7 @@ def ls(
     long: Annotated[bool, option("-l", "--long", help="Show size, time and tier.")] = False,
     sizes: Annotated[bool, option("--du", help="Show the blobs and bytes below each folder.")] = False,
     jsonl: Annotated[bool, option("--jsonl", help="Print one JSON object per line.")] = False,
+    at: Annotated[str | None, option("--at", metavar="REV", help="List the lock of a git revision.")] = None,
 ) -> Result:
     """List blobs; without a PATH, the folder entries of the cluster.
 
@@ -49,15 +50,18 @@ def ls(
       blobsync ls 'data/voc*'           blobs and folders by pattern, in quotes
       blobsync ls data -r --jsonl       everything, in bounded memory
       blobsync ls data/x --source s3://b/x    a bucket, as it would be copied
+      blobsync ls data/voc20 --at v1    what was locked in that revision
     """
     if jsonl and session.json:
         raise UsageError("--json and --jsonl cannot be combined")
+    if at is not None and (sizes or not paths or far.source):
+        raise UsageError("--at lists the lock of a PATH: not with --du or --source")
     project = far.of(session.project(), paths or [], looks=True)
     if not paths:
         return _usages(project, list(project.cluster.prefixes)) if sizes else _folders(project, jsonl=jsonl)
     if sizes:
         return _usages(project, [entry.path for entry in _entries(project, paths, recursive=False)])
-    entries = _entries(project, paths, recursive=recursive)
+    entries = _entries(project, paths, recursive=recursive, at=at)
     if jsonl:
         return Result(lines=(json.dumps(entry_data(entry)) for entry in entries))
     return _listing(entries, long=long) if session.json else Result(lines=_entry_lines(entries, long=long))
@@ -181,10 +185,15 @@ def duration(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def _entries(project: Project, paths: Iterable[str], *, recursive: bool) -> Iterator[ListingEntry]:
+def _entries(
+    project: Project, paths: Iterable[str], *, recursive: bool, at: str | None = None
+) -> Iterator[ListingEntry]:
     from blobsync.project.wildcards import list_matching
 
     for path in paths:
+        if at is not None:
+            yield from project.list(path, recursive=recursive, at=at)
+            continue
         found = list_matching(project.list, path, recursive=recursive)
         # Services differ in whether a level's folders come before its blobs; recursive listings are streamed unsorted.
         yield from found if recursive else sorted(found, key=lambda entry: entry.path)

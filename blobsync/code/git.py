@@ -1,4 +1,4 @@
-"""Asks git about the code: the commit, and which files differ from it.
+"""Asks git about the code: the commit, and which files differ from it; and reads files of a commit.
 
 A repository may come from a stranger as a folder, with a configuration that names programs for git to run. Querying
 files would run three kinds of them: a file system monitor, the filters of single files, and what fetches an object
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.base.errors import ProcessError
-from blobsync.base.process import ProcessRunner
+from blobsync.base.errors import NothingMatchedError, ProcessError, UsageError
+from blobsync.base.process import Completed, ProcessRunner
 from blobsync.base.user_data import environment
 
 # Submodules have their own configurations, and are not read.
@@ -69,11 +69,9 @@ class GitReport:
 
 def ask_git(root: Path, runner: ProcessRunner, environ: Mapping[str, str] | None = None) -> GitReport | None:
     """Ask git; None without git, without a repository, or if git cannot read it. Takes no lock and changes nothing."""
-    environ = environment(environ)
-    env = {**environ, **_NO_FETCH, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
 
     def git(*words: str) -> str | None:
-        done = runner.run(["git", *_NO_PROGRAMS, *words], env=env, cwd=root, timeout=_PATIENCE)
+        done = _run(root, runner, environ, *words)
         return done.stdout if done.returncode == 0 else None
 
     try:
@@ -98,6 +96,45 @@ def ask_git(root: Path, runner: ProcessRunner, environ: Mapping[str, str] | None
         if entry and entry[3:].startswith(below)
     )
     return GitReport(commit.strip() if commit else None, changes)
+
+
+def _run(root: Path, runner: ProcessRunner, environ: Mapping[str, str] | None, *words: str) -> Completed:
+    env = {**environment(environ), **_NO_FETCH, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    return runner.run(["git", *_NO_PROGRAMS, *words], env=env, cwd=root, timeout=_PATIENCE)
+
+
+# What gitrevisions(7) gives a meaning, but for ``:``, which would name a file.
+_REVISION = re.compile(r"[A-Za-z0-9@_./~^{}+=,][-A-Za-z0-9@_./~^{}+=,]{0,250}")
+
+
+class Commit:
+    """One commit of the repository in which the project is. Files are read as they were committed: no filter, textconv
+    or hook runs, and nothing is fetched."""
+
+    def __init__(
+        self, root: Path, revision: str, runner: ProcessRunner, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """Raises ``UsageError`` if git knows no such revision, ``ProcessError`` without git."""
+        self._root, self._runner, self._environ = root, runner, environ
+        is_named = _REVISION.fullmatch(revision)
+        known = self._git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}") if is_named else None
+        if known is None or known.returncode:
+            hint = "git log --oneline shows the commits"
+            raise UsageError(f"{revision!a}: git knows no such revision here", hint=hint)
+        self.revision, self._commit = revision, known.stdout.strip()
+
+    def read(self, name: str, most: int) -> bytes:
+        """The file ``name`` of the project. Raises ``NothingMatchedError`` if the commit has none, or a larger one than
+        ``most`` bytes, or if it was not fetched."""
+        place = f"{self._commit}:./{name}"
+        size = self._git("cat-file", "-s", place)
+        if size.returncode or int(size.stdout) > most:
+            what = "is too large" if not size.returncode else "is not in that commit"
+            raise NothingMatchedError(f"{self.revision}: {name} {what}", hint=f"git log -- {name}", path=name)
+        return self._git("cat-file", "blob", place).output
+
+    def _git(self, *words: str) -> Completed:
+        return _run(self._root, self._runner, self._environ, *words)
 
 
 def _filters(names: str) -> list[str]:

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from blobsync.project.jobs import Jobs
     from blobsync.project.keep import Keeping, KeepResult, KeptRound, Uploads
     from blobsync.project.keeper_records import Keepers, KeeperState
+    from blobsync.project.locks import LockComparison, LockHistory, LockReport
     from blobsync.project.logbook import LogBook, RunningTransfer, TransferEntry
     from blobsync.project.progress_listeners import OnProgress
     from blobsync.project.spreading import Spreading
@@ -546,12 +547,19 @@ class Project:
 
     # -- looking --------------------------------------------------------------------------------------------
 
-    def list(self, path: PathName, *, recursive: bool = False) -> Iterator[browse.ListingEntry]:
-        """The blobs at ``path``; streams. Raises ``NothingMatchedError``."""
+    def list(self, path: PathName, *, recursive: bool = False, at: str | None = None) -> Iterator[browse.ListingEntry]:
+        """The blobs at ``path``; streams. With ``at``, those of its lock in that git revision, or in that lock file.
+
+        Raises ``NothingMatchedError``, and with ``at`` also what :meth:`compare_locks` raises.
+        """
         from blobsync.plan.survey import Listing
         from blobsync.project import browse
 
         place, context = self.resolve(path), self._open_context
+        if at is not None:
+            from blobsync.project import locks
+
+            return locks.entries(self._lock_history.at(at, place.path), place.path, recursive=recursive)
 
         def remembering(where: Resolution) -> Listing:
             records = context.index.pair(where.entry.prefix, str(where.entry.remote))
@@ -628,6 +636,41 @@ class Project:
         place = self.resolve(path)
         demand_consent(self._open_context, [place.path])
         return content.difference(self.connections, self._open_context.index, place)
+
+    def lock(
+        self, path: PathName, *, compare_content: bool = False, on_progress: OnProgress | None = None
+    ) -> LockReport:
+        """Write down which files the container holds at ``path``, in ``aux_data/locks``, to be committed.
+
+        ``compare_content``: blobs without an MD5 are read. Raises ``NothingMatchedError``, and ``UnsafeNamesError`` for
+        blobs that cannot be locked.
+        """
+        from blobsync.plan.planner import both_ends
+        from blobsync.project import locks
+
+        with self._reporting(on_progress):
+            self.listener.emit(Phase("surveying"))
+            given = path_text(path)
+            request = locks.demand_one(both_ends(self._open_context, given), given)
+            return locks.lock(self.root, request, self.listener.emit, compare_content=compare_content)
+
+    def compare_locks(self, path: PathName, before: str, after: str | None = None) -> LockComparison:
+        """Which files differ between two locks of ``path``: of git revisions, of lock files (``*.lock``), or (None) of
+        the working tree.
+
+        Raises ``LockError`` for a missing or changed lock, ``UsageError`` for an unknown revision.
+        """
+        from blobsync.project import locks
+
+        place, history = self.resolve(path), self._lock_history
+        return locks.compare(place.path, history.at(before, place.path), history.at(after, place.path))
+
+    @property
+    def _lock_history(self) -> LockHistory:
+        from blobsync.base.process import ProcessRunner
+        from blobsync.project.locks import LockHistory
+
+        return LockHistory(self._open_context, self.environ, ProcessRunner())
 
     def status(
         self, paths: Paths = (), *, fresh: bool = False, on_progress: OnProgress | None = None

@@ -17,7 +17,7 @@ KINDS: Mapping[str, Sequence[str]] = {
         *("how-to/from-dvc", "migrating-from-act"),
     ),
     "Guides": (
-        *("jobs", "checkpoints", "code-archive", "aml", "kubernetes", "batchai", "tunnels", "keep", "spread"),
+        *("jobs", "checkpoints", "code-archive", "aml", "kubernetes", "batchai", "tunnels", "keep", "locks", "spread"),
         *("large-plans", "sources", "credentials", "azcopy", "web", "python"),
     ),
     "Reference": (

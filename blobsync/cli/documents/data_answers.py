@@ -249,6 +249,35 @@ _DIFFERENCE = record(
         "no_lines": described(maybe(choice("binary", "large")), "why there are none although the two differ"),
     }
 )
+_DIGEST = described(TEXT, "the SHA-256 of the list: path, size and MD5 of each file")
+_LOCK = {"path": PATH, "digest": _DIGEST, "files": COUNT, "bytes": BYTES}
+_LOCKED = record(
+    {
+        **_LOCK,
+        "changed": described(FLAG, "the lock says something else than before"),
+        "files_written": described(list_of(PATH), "to be committed"),
+        "list_url": described(maybe(TEXT), "of a long list, which is in the container"),
+        "here": described(record({}, dict.fromkeys(CLASSES, COUNT)), "these files here, by the classes of verify"),
+    }
+)
+_LOCK_CHANGES = record(
+    {
+        "path": PATH,
+        "before": record(_LOCK),
+        "after": record(_LOCK),
+        **dict.fromkeys(("added", "changed", "removed"), COUNT),
+        "files": list_of(
+            record(
+                {
+                    "path": PATH,
+                    "status": choice("added", "changed", "removed"),
+                    "before": described(maybe(BYTES), "null: it was not there"),
+                    "after": described(maybe(BYTES), "null: it is not there any more"),
+                }
+            )
+        ),
+    }
+)
 _FAILURE_OF_HISTORY = record(
     {"path": PATH, "code": TEXT, "message": described(maybe(TEXT), "null in receipts of older versions")}
 )
@@ -313,7 +342,8 @@ def data_answers(job: Schema) -> Mapping[str, Sequence[Schema]]:
         "ls": (record({"entries": list_of(record(_BLOB, {"url": TEXT})), **_SUMS}), _USAGE),
         "du": (_USAGE,),
         "stat": (record({"paths": list_of(_STAT)}),),
-        "diff": (_DIFFERENCE,),
+        "diff": (_DIFFERENCE, _LOCK_CHANGES),
+        "lock": (record({"locks": list_of(_LOCKED)}),),
         "resolve": (record({"paths": list_of(_PLACE)}),),
         "url": (record({"urls": list_of(_LINK), "warnings": list_of(TEXT)}),),
         "rm": (record(_REMOVED, {"receipt": RECEIPT}),),
