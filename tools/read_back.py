@@ -405,6 +405,7 @@ ROWS: tuple[ReadBack, ...] = (
             "cli.demo:_Show.ask",
             "backends.aml.client:AmlClient._json",
             "backends.aml.refusals:read_refusal",
+            "backends.aml.sweep_job:_number",
             "backends.kubernetes.kubectl:Kubectl._object",
             "backends.login:LoginNode._ask",
             "node.standalone.login_side:main",

@@ -187,7 +187,8 @@ def tasks_of(cluster: Cluster, request: SubmitRequest) -> TaskArray | None:
         return None
     demand_fillable(request.argv, tasks)
     if cluster.platform not in SWEEPING:
-        raise UsageError(f"--sweep is for Slurm, Kubernetes and this machine, and {cluster.name} is {cluster.platform}")
+        which = "Slurm, Kubernetes, Azure ML's own computes and this machine"
+        raise UsageError(f"--sweep is for {which}, and {cluster.name} is {cluster.platform}")
     if cluster.platform == "kubernetes" and shape_of(cluster, request).nodes > 1:
         raise UsageError("a task of a sweep on Kubernetes has one node", hint="--nodes 1")
     return replace(tasks, parallel=min(request.parallel or tasks.parallel, tasks.count))

@@ -19,7 +19,7 @@ from blobsync.jobspec.spec import is_variable_name
 # Platforms that start a job after another one.
 ORDERING = LINKING
 # Platforms that run one command with many sets of parameters.
-SWEEPING = (*LINKING, "kubernetes")
+SWEEPING = (*LINKING, "kubernetes", "aml")
 _SLURM = ("slurm",)
 _LIMITING = ("slurm", "kubernetes")
 _ELASTIC = tuple(name for name in PLATFORMS if name not in FIXED_SIZE)

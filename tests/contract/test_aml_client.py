@@ -313,7 +313,13 @@ def stop(said: list[str], text: str) -> None:
 
 
 def test_a_list_that_names_itself_as_its_next_page_ends(stub: AmlStub) -> None:
-    stub.faults = [Fault("GET .*/jobs", 200, {"value": [], "nextLink": f"{stub.url}/x/jobs"}, times=100)]
+    stub.faults = [
+        Fault("GET .*/jobs", 200, {"value": [], "nextLink": f"{stub.url}/x/jobs"}, times=100),
+        Fault("GET .*/children", 200, {"value": [], "continuationToken": "2"}, times=100),
+    ]
     with pytest.raises(LostContactError, match="never ends"):
         list(client(stub).pages("jobs"))
     assert len(stub.requests) == 2
+    with pytest.raises(LostContactError, match="never ends"):
+        list(client(stub).history_pages("runs/me_1/children"))
+    assert [request.partition("/children")[2] for request in stub.requests[-2:]] == ["", "?$continuationtoken=2"]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from blobsync.jobspec.describe import SubmitRequest
+from blobsync.jobspec.sweep import sweep
 from tests.fakes.aml_configs import BASE, CONTAINER, EIGHT, Asked, ask
 
 REASON = "azure-ai-ml (111 MB) is not installed: pip install 'blobsync[oracle]'"
@@ -40,6 +41,45 @@ def test_the_job_is_the_same(name: str, tmp_path: Path, sdk: Any) -> None:
     assert sorted(ours) == sorted(theirs)
     for field in ours:
         assert ours[field] == theirs[field], field
+
+
+def test_a_sweep_is_the_same(tmp_path: Path, sdk: Any) -> None:
+    asked = SubmitRequest(("python", "train.py", "{lr}"), 8, tasks=sweep(["lr=0.1,0.01"]), parallel=1)
+    ours = ask(tmp_path, asked, timeout="5h").job
+    of_sweep = import_module("azure.ai.ml.sweep")
+    trial = sdk.entities.CommandJob(
+        command=ours["trial"]["command"],
+        environment=ours["trial"]["environmentId"],
+        environment_variables={"NCCL_DEBUG": "INFO"},
+        distribution=sdk.MpiDistribution(process_count_per_instance=4),
+        resources=sdk.entities.JobResourceConfiguration(instance_count=2, shm_size="64g"),
+    )
+    made = of_sweep.SweepJob(
+        display_name=ours["displayName"],
+        experiment_name="trials",
+        tags=dict(ours["tags"]),
+        compute=f"{BASE}/computes/NC24RSV3",
+        inputs={
+            key: sdk.Input(type=one["jobInputType"], path=one["uri"], mode="download")
+            for key, one in ours["inputs"].items()
+        },
+        outputs={
+            key: sdk.Output(type="uri_folder", path=one["uri"], mode="rw_mount") for key, one in ours["outputs"].items()
+        },
+        limits=of_sweep.SweepJobLimits(max_concurrent_trials=1, max_total_trials=2, trial_timeout=5 * 3600),
+        sampling_algorithm="grid",
+        search_space={"task": of_sweep.Choice(values=[0, 1])},
+        objective=of_sweep.Objective(goal="minimize", primary_metric="blobsync"),
+        trial=trial,
+    )
+    theirs = made._to_rest_object().as_dict()["properties"]
+    theirs = {key: value for key, value in theirs.items() if DEFAULTS.get(key, object()) != value}
+    theirs["trial"]["distribution"] = dict(theirs["trial"]["distribution"])
+    # Only preview versions have these beside the trial's; words are as they were given, and durations in hours.
+    assert theirs.pop("resources") == theirs["trial"]["resources"]
+    assert theirs["trial"]["resources"].pop("properties") == {}
+    limits, objective = {**ours["limits"], "trialTimeout": "PT5H"}, {**ours["objective"], "goal": "minimize"}
+    assert theirs == {**ours, "limits": limits, "objective": objective}
 
 
 @pytest.mark.parametrize("name", ["one GPU", "file share", "identity only"])

@@ -225,6 +225,33 @@ def test_what_people_are_told_while_they_wait(lab: Lab) -> None:
     assert waited.out == "shown\n" and "https://ml.azure.com/runs/" in waited.err.splitlines()[-2]
 
 
+def test_a_sweep_is_one_job_of_the_service_whose_trials_are_its_tasks(lab: Lab, tmp_path: Path) -> None:
+    lab.cluster(output="per_job", multi_process=False)
+    go = tmp_path / "go"
+    line = f"echo {{word}}; echo {{n}} > $BLOBSYNC_OUTPUT/n; [ -e {go} ] && exit"
+    line += "; case {n} in 1) exit 9;; 2) sleep 600;; esac"
+    words = ("--zip", "--sweep", "n=0..3", "--sweep", "word=a b,$(pwd),it's,d", "--parallel", "2", line)
+    job_id = lab.submit(*words)
+
+    def tasks() -> list[tuple[int, str, int | None]]:
+        return [(each["index"], each["status"], each["exit_code"]) for each in lab.detail(job_id)["tasks"]]
+
+    done = [(0, "Completed", 0), (1, "Failed", 9)]
+    assert wait_until(lambda: tasks() == [*done, (2, "Running", None), (3, "Completed", 0)], seconds=PATIENCE)
+    assert lab.run("logs", f"{job_id}/1").out == "$(pwd)\n"
+    lab.run("abort", f"{job_id}/2")
+    ended = lab.until(job_id)
+    assert (ended["status"], ended["exit_code"]) == ("Failed", 9)
+    assert tasks() == [*done, (2, "Canceled", None), (3, "Completed", 0)]
+    assert lab.stub.jobs[job_id].body["properties"]["limits"]["maxConcurrentTrials"] == 2
+    go.touch()
+    again = lab.ask("resubmit", job_id, "--failed")["job_id"]
+    assert lab.until(again)["task_counts"] == {"Completed": 1}
+    for each, number in ((job_id, 0), (job_id, 3), (again, 1)):
+        assert lab.container.get(f"path/to/output/{each}/{number}/n") == f"{number}\n".encode()
+    assert [job["job_id"] for job in lab.ask("q")["jobs"]] == [again, job_id]
+
+
 @pytest.mark.soak
 def test_a_failing_job_and_its_resubmission_elsewhere_and_back(lab: Lab) -> None:
     lab.elsewhere("here", "local", local={"slots": 2, "gpus": 0})

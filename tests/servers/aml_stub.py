@@ -20,6 +20,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -84,9 +85,24 @@ class Job:
     error: dict[str, Any] | None = None
     definition: dict[str, Any] = field(default_factory=dict)
     starts: int = 0
+    # Of a sweep, whose trials are jobs, too; of a trial, its hyperparameters.
+    trials: list[Job] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
 
     def was_cancelled(self) -> bool:
         return self.cancelled
+
+    def run(self) -> dict[str, Any]:
+        """Its run in run history."""
+        ended = self.status in ("Completed", "Failed", "Canceled")
+        return {
+            "runId": self.name,
+            "status": self.status,
+            "startTimeUtc": "2026-11-20T10:00:00.1234567Z",
+            "endTimeUtc": "2026-11-20T10:05:00.1234567Z" if ended else None,
+            "error": self.error,
+            "tags": {f"_aml_system_{trial.name}": json.dumps(trial.values) for trial in self.trials},
+        }
 
     def resource(self, base: str) -> dict[str, Any]:
         made: dict[str, Any] = copy.deepcopy(example("Job/CommandJob/get.json"))
@@ -147,11 +163,18 @@ class AmlStub(ThreadingHTTPServer):
                     self.release(job)
             return self.jobs[name]
 
+    def find(self, name: str) -> Job | None:
+        """A job or a trial."""
+        every = (each for job in self.jobs.values() for each in (job, *job.trials))
+        return next((each for each in every if each.name == name), None)
+
     def release(self, job: Job) -> None:
         self._runs.append(threading.Thread(target=self._run, args=(job,), daemon=True))
         self._runs[-1].start()
 
     def cancel(self, job: Job) -> None:
+        for trial in job.trials:
+            self.cancel(trial)
         # Not while its processes are being started.
         with self._lock:
             job.cancelled = True
@@ -184,7 +207,41 @@ class AmlStub(ThreadingHTTPServer):
         job.processes.clear()
         shutil.rmtree(job.folder)
 
+    def _sweep(self, job: Job) -> None:
+        """The trials of a sweep job, so many at a time, as HyperDrive names them."""
+        properties, limits = job.body["properties"], job.body["properties"]["limits"]
+        [(name, (_, [values]))] = properties["searchSpace"].items()
+        job.status = "Running"
+
+        def run(number: int) -> None:
+            if job.was_cancelled() or self._over:
+                return
+            own = {"inputs": properties.get("inputs", {}), "outputs": properties.get("outputs", {})}
+            own = {"jobType": "Command", **own, **copy.deepcopy(properties["trial"])}
+            variable = f"AZUREML_SWEEP_{name}"
+            own["command"] = own["command"].replace(f"${{{{search_space.{name}}}}}", f"${variable}")
+            own.setdefault("environmentVariables", {})[variable] = str(values[number])
+            trial = Job(f"{job.name}_{number}", {"properties": own}, self.folder / f"{job.name}_{number}")
+            trial.values = {name: values[number]}
+            with self._lock:
+                job.trials.append(trial)
+            self._run(trial)
+
+        with ThreadPoolExecutor(limits["maxConcurrentTrials"]) as pool:
+            list(pool.map(run, range(min(limits["maxTotalTrials"], len(values)))))
+        if job.cancelled:
+            job.status = "Canceled"
+        elif any(trial.status == "Failed" for trial in job.trials):
+            said = "User errors were found in at least one of the child runs."
+            job.error = {"error": {"code": "UserError", "message": said}}
+            job.status = "Failed"
+        else:
+            job.status = "Completed"
+
     def _run(self, job: Job) -> None:
+        if job.body["properties"].get("jobType") == "Sweep":
+            self._sweep(job)
+            return
         start = job.starts
         with self._lock:
             if job.was_cancelled():
@@ -315,7 +372,7 @@ class AmlStub(ThreadingHTTPServer):
     def end(self) -> None:
         with self._lock:
             self._over = True
-            for job in self.jobs.values():
+            for job in [each for one in self.jobs.values() for each in (one, *one.trials)]:
                 for process in job.processes:
                     with suppress(ProcessLookupError):
                         process.kill()
@@ -385,7 +442,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, {"api": self.server.url, "history": "unused"})
         elif path.startswith(("/history/", "/artifact/")):
             self._with_token(ML_TOKEN)
-            self._history(path)
+            self._history(path, query)
         elif path.startswith("/operations/"):
             self._with_token(ARM_TOKEN)
             self._operation(path)
@@ -462,7 +519,7 @@ class Handler(BaseHTTPRequestHandler):
         if f"{stub.base}/computes/" in compute and compute.rpartition("/")[2] not in stub.computes:
             self._refuse(400, "UserError", f"Unknown compute target '{compute.rpartition('/')[2]}'.")
             return
-        environment = properties["environmentId"]
+        environment = properties.get("trial", properties)["environmentId"]
         place = environment.partition(f"{stub.base}/environments/")[2]
         if place and place not in stub.environments:
             self._refuse(400, "UserError", f"Could not find the environment {place}.")
@@ -484,7 +541,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _cancel(self, name: str) -> None:
         stub = self.server
-        job = stub.jobs.get(name)
+        job = stub.find(name)
         if job is None:
             self._refuse(404, "UserError", f"Run {name} was not found.")
         elif job.status in ("Completed", "Failed", "Canceled"):
@@ -495,7 +552,8 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(202, None, headers)
 
     def _operation(self, path: str) -> None:
-        job = self.server.jobs[path.rpartition("/")[2]]
+        job = self.server.find(path.rpartition("/")[2])
+        assert job is not None
         still = job.status == "CancelRequested"
         headers = {"Location": f"{self.server.url}{path}", "Retry-After": "0"} if still else {}
         self._answer(202 if still else 200, None, headers)
@@ -546,23 +604,23 @@ class Handler(BaseHTTPRequestHandler):
 
     # -- run history --------------------------------------------------------------------------------------------
 
-    def _history(self, path: str) -> None:
+    def _history(self, path: str, query: dict[str, str]) -> None:
         stub = self.server
+        swept = re.fullmatch(rf"/history/v1\.0{re.escape(stub.base)}/runs/([^/]+)(/children)?", path)
+        if swept and (job := stub.find(swept[1])):
+            if not swept[2]:
+                self._answer(200, job.run())
+                return
+            start = int(query.get("$continuationtoken", 0))
+            runs = [trial.run() for trial in job.trials[start : start + PAGE]]
+            more = str(start + PAGE) if start + PAGE < len(job.trials) else None
+            self._answer(200, {"value": runs, "continuationToken": more})
+            return
         run = re.fullmatch(rf"/history/v1\.0{re.escape(stub.base)}/runs/([^/]+)/details", path)
         compute = re.fullmatch(rf"/history/v1\.0{re.escape(stub.base)}/computes/([^/]+)/runs", path)
         node = re.fullmatch(rf"/history/v1\.0{re.escape(stub.base)}/runs/([^/]+)/serviceinstances/(\d+)", path)
-        if run and run[1] in stub.jobs:
-            job = stub.jobs[run[1]]
-            found = {
-                "runId": job.name,
-                "status": job.status,
-                "startTimeUtc": "2026-11-20T10:00:00.1234567Z",
-                "endTimeUtc": "2026-11-20T10:05:00.1234567Z" if not job.processes or job.cancelled else None,
-                "error": job.error,
-                "logFiles": stub.logs(job),
-            }
-            if job.status in ("Completed", "Failed"):
-                found["endTimeUtc"] = "2026-11-20T10:05:00.1234567Z"
+        if run and (job := stub.find(run[1])):
+            found = {**job.run(), "logFiles": stub.logs(job)}
             if job.definition:
                 found["runDefinition"] = job.definition
             self._answer(200, found)

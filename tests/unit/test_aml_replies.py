@@ -16,8 +16,9 @@ from blobsync.backends.aml.replies import (
     read_time,
     studio_url,
 )
+from blobsync.backends.aml.sweep_job import read_sweep
 from blobsync.base.errors import LostContactError
-from blobsync.jobspec.spec import State
+from blobsync.jobspec.spec import State, TaskInfo
 from tests.servers.openapi import STABLE, example, load
 
 
@@ -55,6 +56,40 @@ def test_a_published_job_and_what_run_history_adds() -> None:
     assert (info.state, info.exit_code) == (State.FAILED, 7)
     assert info.reason == "User process 'python' exited with status code 7. (UserError)"
     assert info.started and info.ended and info.ended - info.started == 60
+
+
+def run(name: str, status: str, **more: Any) -> AmlReply:
+    return AmlReply({"runId": name, "status": status, **more})
+
+
+def swept(status: str) -> AmlReply:
+    space = {"task": ["choice", [[3, 5, 8]]]}
+    return AmlReply({"name": "me_1", "properties": {"jobType": "Sweep", "status": status, "searchSpace": space}})
+
+
+def test_trials_are_the_tasks_whose_numbers_run_history_says() -> None:
+    tags = {"_aml_system_me_1_0": '{"task": 5}', "me_1_1": '{"task": "8"}', "other": "1"}
+    error = {"error": {"code": "UserError", "message": "exited with status code 9"}}
+    times = {"startTimeUtc": "2026-11-20T10:00:00Z", "endTimeUtc": "2026-11-20T10:01:00Z"}
+    own = {"tags": {"hyperparameters": '{"task": 3}'}}
+    children = [run("me_1_0", "Failed", error=error, **times), run("me_1_1", "Running"), run("me_1_2", "Queued", **own)]
+    found = read_sweep(swept("Running"), run("me_1", "Running", tags=tags), children)
+    assert (found.state, [(task.number, task.state) for task in found.tasks]) == (
+        State.RUNNING,
+        [(3, State.QUEUED), (5, State.FAILED), (8, State.RUNNING)],
+    )
+    failed = found.tasks[1]
+    assert (failed.exit_code, failed.reason) == (9, "exited with status code 9 (UserError)")
+    assert failed.started and failed.ended and failed.ended - failed.started == 60
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_tasks_without_a_trial_end_as_the_sweep_unless_some_trial_is_of_an_unknown_task(known: bool) -> None:
+    tags = {"me_1_0": '{"task": 3}' if known else "not JSON"}
+    found = read_sweep(swept("Canceled"), run("me_1", "Canceled", tags=tags), [run("me_1_0", "Completed")])
+    rest = (TaskInfo(5, State.CANCELED), TaskInfo(8, State.CANCELED))
+    assert found.tasks == ((TaskInfo(3, State.COMPLETED, 0), *rest) if known else ())
+    assert found.reason == ("" if known else "Azure ML does not say which tasks 1 of its trials are")
 
 
 def test_a_node_that_does_not_answer_is_running_with_a_reason() -> None:

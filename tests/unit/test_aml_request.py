@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from blobsync.backends.aml.replies import AmlReply, read_spec
-from blobsync.backends.aml.request import build_request, close_secrets, node_secrets
+from blobsync.backends.aml.replies import AmlReply, read_spec, spec_tags
+from blobsync.backends.aml.request import build_request, close_secrets, node_secrets, with_seal_keys
 from blobsync.backends.aml.start import open_secrets, placed
 from blobsync.backends.aml.storage import for_code, make
-from blobsync.base.errors import ConfigError
+from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.redaction import SasToken
 from blobsync.jobspec.describe import SubmitRequest, describe
 from blobsync.jobspec.node_sas import grant, service_rights
-from blobsync.jobspec.spec import CodeRef, NodeArchiveRef, Secrets
+from blobsync.jobspec.spec import LINEAGE_KEYS, CodeRef, NodeArchiveRef, Secrets
+from blobsync.jobspec.sweep import sweep
 from blobsync.store.sas import mint_sas
 from tests.fakes.aml_configs import BASE, CONTAINER, EIGHT, ENTRY, RUN_ID, Asked, ask, load
 from tests.servers.openapi import azure_ml
@@ -59,6 +60,42 @@ def test_the_eight_configurations_are_allowed(name: str, tmp_path: Path) -> None
     assert asked.request == again.request, "the same submission gives the same request"
     shown = asked.request.render("jobs/x", BASE)
     assert json.loads(shown.split("# PUT jobs/x\n")[1]) == asked.request.job
+
+
+def test_a_sweep_has_a_trial_for_each_task(tmp_path: Path) -> None:
+    asked = SubmitRequest(("python", "train.py", "{lr}"), 8, tasks=sweep(["lr=0.1,0.01", "seed=1..3"]), parallel=4)
+    found = checked(ask(tmp_path, asked, timeout="5h", ssh_public_key="ssh-ed25519 AAAA"))
+    swept = found.job
+    assert swept["searchSpace"] == {"task": ["choice", [[0, 1, 2, 3, 4, 5]]]}
+    assert swept["limits"] == {
+        "jobLimitsType": "Sweep",
+        "maxTotalTrials": 6,
+        "maxConcurrentTrials": 4,
+        "trialTimeout": "PT18000S",
+    }
+    trial = swept["trial"]
+    assert trial["resources"]["instanceCount"] == 2 and trial["distribution"]["processCountPerInstance"] == 4
+    assert trial["command"].endswith(' "task=${{search_space.task}}"') and "${{inputs.data_folder}}" in trial["command"]
+    assert swept["inputs"].keys() == {"code", "data_folder"} and swept["tags"]["sweep.lr"] == "0.1,0.01"
+    with_keys = with_seal_keys(found.request.job, Secrets({}, {LINEAGE_KEYS: "{}"}))
+    assert with_keys["properties"]["trial"]["environmentVariables"] == {
+        **trial["environmentVariables"],
+        LINEAGE_KEYS: "{}",
+    }
+    again = found.spec.tasks.only([1, 4]) if found.spec.tasks else None
+    twice = build_request(found.cluster, found.workspace, replace(found.spec, tasks=again))
+    assert twice.job["properties"]["searchSpace"] == {"task": ["choice", [[1, 4]]]}
+
+
+def test_a_sweep_with_more_trials_than_the_service_allows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="1,001 tasks: a sweep on Azure ML has at most 1,000"):
+        ask(tmp_path, SubmitRequest(("true",), tasks=sweep(["n=0..1000"])))
+
+
+def test_a_long_specification_is_read_back_from_its_tags(tmp_path: Path) -> None:
+    spec = ask(tmp_path, SubmitRequest(("true",), tasks=sweep(["n=0..999", "m=a" + "b" * 30]))).spec
+    tags = dict(sorted(spec_tags(spec).items()))
+    assert len(tags) > 110 and read_spec(AmlReply({"properties": {"tags": tags}})) == spec
 
 
 def test_folders_are_inputs_and_outputs(tmp_path: Path) -> None:

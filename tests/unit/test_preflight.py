@@ -221,6 +221,7 @@ NOT_THE_FILES_FAULT: Mapping[str, str] = {
     "--parallel is for": "an option of the command line",
     "--sweep is for": "an option of the command line",
     "a task of a sweep on Kubernetes": "--sweep",
+    "tasks: a sweep on Azure ML has at most": "--sweep",
     "but a task requests {spec.nodes}": "the shape of the job is refused before",
     "cannot be scaled": "a job that runs is scaled",
     "may have {bounds}, not {nodes}": "a job that runs is scaled",

@@ -32,6 +32,7 @@ from blobsync.backends.aml.request import (
     without_bundle,
 )
 from blobsync.backends.aml.ssh_service import find_az, find_public_key, read_address, ssh_proxy, tagged_machine
+from blobsync.backends.aml.sweep_job import MOST_TRIALS, is_sweep, read_sweep, trials_by_task
 from blobsync.backends.forwarding import LOOPBACK, SshProxy, forward_line, machine_command, proxy_command, proxy_line
 from blobsync.backends.protocol import (
     Accepted,
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
 _ONE_BY_ONE = 4
 # How much of the list is read for them, and for a job that is not in the history.
 _NEWEST = 500
-_ALL = {"listViewType": "ActiveOnly", "jobType": "Command"}
+_ALL = {"listViewType": "ActiveOnly"}
 _LIST = {**_ALL, "tag": "blobsync"}
 
 
@@ -105,6 +106,8 @@ class AmlBackend:
 
         self._client = AmlClient(self._workspace, login, cluster.file, around.note, self._trusted_hosts)
         self._log_urls: dict[str, str] = {}
+        # The runs of trials, by the sweep and the number of the task.
+        self._trials: dict[tuple[str, int], str] = {}
 
     @property
     def name(self) -> str:
@@ -204,7 +207,7 @@ class AmlBackend:
         for only in (_LIST, _ALL):
             for body in islice(self._newest(only), _NEWEST):
                 run_id = body.text("name")
-                if run_id.endswith(suffix) and RUN_ID.fullmatch(run_id):
+                if run_id.endswith(suffix) and RUN_ID.fullmatch(run_id) and aml_replies.is_readable(body):
                     found.setdefault(run_id, body)
         for run_id, body in found.items():
             yield self._spec(body, closely=True), self._ref(run_id, body)
@@ -218,7 +221,8 @@ class AmlBackend:
             for body in islice(self._newest(_ALL), _NEWEST):
                 run_id, info = body.text("name"), aml_replies.read_job(body)
                 mine = body.inner("properties").text("experimentName") == self.experiment
-                if mine and RUN_ID.fullmatch(run_id) and (not states or info.state in states):
+                mine = mine and RUN_ID.fullmatch(run_id) is not None and aml_replies.is_readable(body)
+                if mine and (not states or info.state in states):
                     made = aml_replies.read_time(body.inner("systemData").text("createdAt"))
                     yield SeenJob(self._spec(body), self._ref(run_id, body), info, made or 0.0)
 
@@ -233,10 +237,19 @@ class AmlBackend:
         return read_foreign(body, details or AmlReply(), self._cluster)
 
     def cancel(self, ref: JobRef) -> Outcome:
-        name = run_name(ref.run_id)
+        return self._cancel(ref, run_name(ref.run_id), lambda: self.get([ref])[0].state)
+
+    def cancel_task(self, ref: JobRef, number: int) -> Outcome:
+        trial = self._trial(ref, number)
+        if trial is None:
+            said = f"Azure ML has not made the trial of task {number} of {ref.run_id} yet"
+            return Refused(JobError(said, hint=f"try again when it runs; blobsync abort {ref.run_id} ends all tasks"))
+        return self._cancel(ref, trial, lambda: _state_of(self.get([ref])[0], number))
+
+    def _cancel(self, ref: JobRef, name: str, look: Callable[[], State]) -> Outcome:
         try:
             refusal = self._client.cancel(name)
-            state = self.get([ref])[0].state if refusal else None
+            state = look() if refusal else None
         except (BackendFailingError, LostContactError) as error:
             return Unknown(error)
         except BlobsyncError as error:
@@ -249,16 +262,24 @@ class AmlBackend:
         return Refused(JobError(f"Azure ML did not cancel {name}: {refusal.sentence}"))
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
-        details = self._client.history(f"runs/{run_name(ref.run_id)}/details")
+        return self._logs(run_name(ref.run_id))
+
+    def task_logs(self, ref: JobRef, number: int) -> Sequence[LogFile]:
+        trial = self._trial(ref, number)
+        return self._logs(trial, f"task_{number}/") if trial else ()
+
+    def _logs(self, run_id: str, folder: str = "") -> Sequence[LogFile]:
+        """The logs of a run; ``folder``: what their names begin with here."""
+        details = self._client.history(f"runs/{run_id}/details")
         if details is None:
-            raise JobNotFoundError(f"run history does not know {run_name(ref.run_id)}")
+            raise JobNotFoundError(f"run history does not know {run_id}")
         files = details.texts("logFiles")
         if not files:
-            files = self._artifacts(run_name(ref.run_id))
+            files = self._artifacts(run_id)
         names = list(aml_replies.log_names(files))
         # A log's URL contains a SAS: keep it private, and request it again when it may have expired.
-        self._log_urls.update({f"{run_name(ref.run_id)}/{name}": files[name] for name in names})
-        return tuple(LogFile(name, None, f"{run_name(ref.run_id)}/{name}") for name in names)
+        self._log_urls.update({f"{run_id}/{name}": files[name] for name in names})
+        return tuple(LogFile(folder + name, None, f"{run_id}/{name}") for name in names)
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
         if log.handle not in self._log_urls:
@@ -290,9 +311,11 @@ class AmlBackend:
         return aml_replies.read_holders(found or AmlReply(), self._cluster.gpu_per_node or 1)
 
     def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
-        state = self.get([ref])[0].state
-        if state is not State.RUNNING:
-            raise JobError(f"{ref.run_id} is {state}: only a running job has nodes to connect to")
+        info = self.get([ref])[0]
+        if info.state is not State.RUNNING:
+            raise JobError(f"{ref.run_id} is {info.state}: only a running job has nodes to connect to")
+        if info.tasks:
+            raise JobError(f"{ref.run_id} is a sweep: Azure ML opens no ssh to its trials")
         if self._cluster.platform == "itp":
             body = self._client.try_call(f"jobs/{run_name(ref.run_id)}") or AmlReply()
             if machine := tagged_ssh(body):
@@ -345,7 +368,10 @@ class AmlBackend:
         if not body:
             return RunInfo(run_id, State.UNKNOWN, reason="the workspace does not know it")
         info = aml_replies.read_job(body)
-        if info.state.is_final or (closely and info.state is State.RUNNING):
+        if is_sweep(body):
+            with contextlib.suppress(BackendUnavailableError, JobError):
+                info = read_sweep(body, *self._runs(run_id))
+        elif info.state.is_final or (closely and info.state is State.RUNNING):
             # The times and the error are in run history only; without it the state is still worth knowing.
             with contextlib.suppress(BackendUnavailableError, JobError):
                 details = self._client.history(f"runs/{run_name(run_id)}/details")
@@ -353,6 +379,21 @@ class AmlBackend:
         if info.state.is_final:
             self._forget_secrets(run_id, body)
         return replace(info, run_id=run_id)
+
+    def _runs(self, run_id: str) -> tuple[AmlReply, Sequence[AmlReply]]:
+        """The run of a sweep, and those of its trials."""
+        path = f"runs/{run_name(run_id)}"
+        run = self._client.history(path) or AmlReply()
+        children = list(islice(self._client.history_pages(f"{path}/children"), 2 * MOST_TRIALS))
+        trials = trials_by_task(run, children)
+        self._trials.update({(run_id, number): trial.text("runId") for number, trial in trials.items()})
+        return run, children
+
+    def _trial(self, ref: JobRef, number: int) -> str | None:
+        """The run of one task of a sweep; None: there is none yet."""
+        if (ref.run_id, number) not in self._trials:
+            self._runs(ref.run_id)
+        return self._trials.get((ref.run_id, number))
 
     def _nodes(self) -> ClusterSummary:
         cluster, target = self._cluster, self._cluster.compute_target
@@ -398,3 +439,7 @@ class AmlBackend:
             raise JobError(f"cluster {self._cluster.name} has no code_path")
         cli_login = self._cluster.flag("use_cli_auth")
         return connect(code.account, environ=self._around.environ, use_cli_auth=cli_login)
+
+
+def _state_of(info: RunInfo, number: int) -> State:
+    return next((task.state for task in info.tasks if task.number == number), State.UNKNOWN)

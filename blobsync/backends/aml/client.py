@@ -119,9 +119,7 @@ class AmlClient:
             following = answer.text("nextLink")
             if not following:
                 return
-            if following in seen or len(seen) >= _MOST_PAGES:
-                raise LostContactError(f"{answer.host} returned a list that never ends", hint="try again later")
-            seen.add(following)
+            self._demand_new(following, seen, answer.host)
             answer = self._json(self._checked(self._send(self._arm, "GET", self._own(following)), "look"))
 
     def cancel(self, run_id: str) -> Refusal | None:
@@ -146,6 +144,18 @@ class AmlClient:
         if answer.status_code == 404:
             return None
         return self._json(self._checked(answer, "look"))
+
+    def history_pages(self, path: str) -> Iterator[AmlReply]:
+        """The items of a list of run history; pages are read as needed."""
+        seen: set[str] = set()
+        answer = self.history(path)
+        while answer is not None:
+            yield from answer.objects("value")
+            token = answer.text("continuationToken")
+            if not token:
+                return
+            self._demand_new(token, seen, answer.host)
+            answer = self.history(path, **{"$continuationtoken": token})
 
     def read(self, url: str, start: int, end: int | None) -> bytes:
         """Bytes of a log behind a SAS URL; no token goes there."""
@@ -272,6 +282,11 @@ class AmlClient:
         raise LostContactError(
             f"{host} returned {problem}", hint="check management_endpoint in the workspace file"
         ) from cause
+
+    def _demand_new(self, page: str, seen: set[str], host: str) -> None:
+        if page in seen or len(seen) >= _MOST_PAGES:
+            raise LostContactError(f"{host} returned a list that never ends", hint="try again later")
+        seen.add(page)
 
     def _url(self, path: str) -> str:
         if path.startswith("/subscriptions"):

@@ -140,14 +140,22 @@ def read_state(status: str, tags: Mapping[str, str]) -> State:
 
 def read_job(body: AmlReply, details: AmlReply | None = None) -> RunInfo:
     """Parse a job resource and its run history: times, error, exit code."""
-    properties, details = body.inner("properties"), details or AmlReply()
-    status = properties.text("status") or "Unknown"
-    state = read_state(status, properties.texts("tags"))
+    return _read(body.text("name"), body.inner("properties"), details or AmlReply())
+
+
+def read_run(run: AmlReply) -> RunInfo:
+    """Parse a run of run history, which has all of this itself."""
+    return _read(run.text("runId"), run, run)
+
+
+def _read(name: str, stated: AmlReply, details: AmlReply) -> RunInfo:
+    status = stated.text("status") or "Unknown"
+    state = read_state(status, stated.texts("tags"))
     reason = _reason(details)
     if status == "NotResponding" and not reason:
         reason = "the node does not respond (NotResponding)"
     return RunInfo(
-        body.text("name"),
+        name,
         state,
         exit_code=_exit_code(state, reason),
         reason=reason,
@@ -197,11 +205,19 @@ def spec_tags(spec: JobSpec) -> dict[str, str]:
 def read_spec(body: AmlReply) -> JobSpec | None:
     """The specification in a job's tags; None for a job of another program or version."""
     tags = body.inner("properties").texts("tags")
-    parts = [tags[name] for name in sorted(tags) if name.startswith(SPEC_TAG)]
+    # The numbers in their names have two digits, or more.
+    names = sorted((name for name in tags if name.startswith(SPEC_TAG)), key=lambda name: (len(name), name))
+    parts = [tags[name] for name in names]
     try:
         return JobSpec.from_json("".join(parts)) if parts else None
     except (ValueError, UnsafeNameError):
         return None
+
+
+def is_readable(body: AmlReply) -> bool:
+    """Whether a job is one that can be shown: ours, or another program's command job."""
+    properties = body.inner("properties")
+    return properties.text("jobType") == "Command" or "blobsync" in properties.texts("tags")
 
 
 def log_names(files: Mapping[str, str]) -> Iterator[str]:

@@ -21,7 +21,8 @@ from blobsync.backends.aml import platforms as aml_platforms
 from blobsync.backends.aml import storage as aml_storage
 from blobsync.backends.aml.replies import spec_tags
 from blobsync.backends.aml.storage import Datastore
-from blobsync.base.errors import ConfigError
+from blobsync.backends.aml.sweep_job import COMMAND_WORD, MOST_TRIALS, as_sweep
+from blobsync.base.errors import ConfigError, UsageError
 from blobsync.config.job_keys import NESTED_HINT, enclosing, nested_sentence
 from blobsync.config.model import Cluster, WorkspaceConfig
 from blobsync.jobspec.node_archive import travelling_sources
@@ -139,6 +140,8 @@ def build_request(
         "services": _services(cluster),
         "queueSettings": aml_platforms.queue_settings(cluster, spec),
     }
+    if spec.tasks:
+        properties = as_sweep(properties, spec, spec.tasks)
     job = {"properties": {key: value for key, value in properties.items() if value not in (None, {})}}
     return AmlRequest(job, tuple({store.name: store for store in used}.values()), environment, secrets_blob)
 
@@ -152,6 +155,8 @@ def check_request(cluster: Cluster, spec: JobSpec, key_file: str = "") -> None:
             key="ssh_public_key",
             hint=_key_hint(key_file),
         )
+    if spec.tasks and spec.tasks.count > MOST_TRIALS:
+        raise UsageError(f"{spec.tasks.count:,} tasks: a sweep on Azure ML has at most {MOST_TRIALS:,}")
     for folder in spec.folders:
         if folder.checkpoints and spec.nodes > 1:
             raise ConfigError(
@@ -200,8 +205,10 @@ def with_seal_keys(job: Mapping[str, Any], secrets: Secrets) -> Mapping[str, Any
     if not keys:
         return job
     properties = job["properties"]
-    variables = {**properties.get("environmentVariables", {}), **keys}
-    return {**job, "properties": {**properties, "environmentVariables": variables}}
+    started = properties.get("trial", properties)
+    added = {"environmentVariables": {**started.get("environmentVariables", {}), **keys}}
+    added = {"trial": {**started, **added}} if "trial" in properties else added
+    return {**job, "properties": {**properties, **added}}
 
 
 def close_secrets(secrets: Secrets) -> tuple[bytes, Opening]:
@@ -245,6 +252,7 @@ def command_line(
         name = folder_key(folder)
         kinds = [kind for kind, known in (("inputs", inputs), ("outputs", outputs)) if name in known]
         words += [f'"folder.{number}=${{{{{kind}.{name}}}}}"' for kind in kinds]
+    words += [COMMAND_WORD] if spec.tasks else []
     python = cluster.text("interpreter_path") or cluster.text("runtime.python") or "python"
     line = " ".join([shlex.quote(python), "-c", f"'{program}'", *words])
     if len(line) > _COMMAND_CHARS:

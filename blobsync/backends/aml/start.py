@@ -2,9 +2,10 @@
 
 ``bundle`` holds the job's specification and the files of the bootstrap. The arguments say where Azure ML put the job's
 inputs and outputs: ``code=PATH``, ``node=PATH`` (the node archive), ``secrets=PATH``, ``folder.0=PATH`` and so on, in
-the specification's order. They are put into the specification; the bootstrap does the rest, as on any other node. The
-secrets came through a container that others may use: ``bundle["secrets"]`` is the SHA-256 of the file that the job was
-submitted with, and ``bundle["pad"]`` (base64) is what makes it readable.
+the specification's order; of a sweep, also which task this is: ``task=7``. They are put into the specification; the
+bootstrap does the rest, as on any other node. The secrets came through a container that others may use:
+``bundle["secrets"]`` is the SHA-256 of the file that the job was submitted with, and ``bundle["pad"]`` (base64) is what
+makes it readable.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ def main(bundle: dict[str, Any], argv: list[str]) -> None:
             target.write(text)
     # Azure ML saves ./logs with the run.
     run_dir = os.path.join(os.getcwd(), "logs", "blobsync")
+    if places.get("task"):
+        os.environ["BLOBSYNC_TASK"] = places["task"]
     words = ["exec", "--job", os.path.join(private, "job.json"), "--run-dir", run_dir, *bundle["options"]]
     if places.get("secrets"):
         opened = os.path.join(private, "secrets.json")
