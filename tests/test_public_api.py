@@ -142,6 +142,7 @@ _FEW = {"ClusterSummary", "Docker", "FolderLink", "JobFilter"}
 _INSIDE = {
     *("JobContext", "CodeProject", "Connections", "Option", "StateDir"),
     *(
+        "AccountFeatures",
         "BlobStore",
         "Home",
         "folders",
@@ -247,4 +248,4 @@ def test_the_page_about_python_names_every_call_and_field(value: type) -> None:
     names = {name for one in value.__mro__ if one.__module__.startswith("blobsync") for name in vars(one)}
     missing = {name for name in names if not name.startswith("_") and not re.search(rf"\b{name}\b", text)}
     # For those who build on them, not for callers.
-    assert missing <= {"with_cluster", "connections", "state", "recovery", "settles_both_ends"}
+    assert missing <= {"with_cluster", "connections", "state", "features", "features_in", "settles_both_ends"}

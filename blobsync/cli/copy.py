@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -316,16 +317,17 @@ def _plan(
 
 
 def _shown_plan(session: Session, project: Project, made: TransferPlan, *, full: bool) -> Result:
-    from blobsync.cli.reports import files_shown, plan_data, plan_lines
+    from blobsync.cli.reports import feature_lines, files_shown, plan_data, plan_lines
 
     left = (*made.refusals, *made.conflicts, *made.unreadable)
     code = ExitCode.USAGE if made.refusals else ExitCode.PARTIAL if left else ExitCode.DONE
     shown = files_shown(quiet=session.quiet, full=full)
     lines = plan_lines(made, shown, unchanged=full or session.verbose > 0, verbose=session.verbose > 0)
+    accounts = project.features_in(made)
     if not session.json:
-        return Result({}, lines, left, code, wraps=True)
+        return Result({}, chain(lines, () if session.quiet else feature_lines(accounts)), left, code, wraps=True)
     records = project.write_records(made) if made.is_large else None
-    return Result(plan_data(made, records), (), left, code)
+    return Result(plan_data(made, records, accounts), (), left, code)
 
 
 def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: bool, full: bool) -> Result:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from blobsync.base.errors import ExitCode
 from blobsync.base.formatting import count_text, size_text, took_text
@@ -28,8 +29,10 @@ from blobsync.plan.transfer_plan import (
 )
 
 if TYPE_CHECKING:
+    from blobsync.base.locations import BlobContainer
     from blobsync.jobs.record import JobRecord
     from blobsync.project.verify import VerifyReport
+    from blobsync.store.account_features import AccountFeatures
 
 
 _DONE = {"upload": "uploaded", "download": "downloaded", "copy": "copied"}
@@ -44,7 +47,12 @@ def files_shown(*, quiet: bool, full: bool) -> int:
     return sys.maxsize if full else 0 if quiet else _SHOWN
 
 
-def plan_data(plan: TransferPlan, records: Path | None = None) -> dict[str, Any]:
+_Accounts: TypeAlias = "Mapping[BlobContainer, AccountFeatures]"
+
+
+def plan_data(
+    plan: TransferPlan, records: Path | None = None, accounts: _Accounts = MappingProxyType({})
+) -> dict[str, Any]:
     """``data`` of ``plan`` and ``--dry-run``; ``records`` is the file with the actions, if the document omits them."""
     data = _counts(plan) | {
         "bytes_planned": plan.bytes_to_transfer,
@@ -58,12 +66,24 @@ def plan_data(plan: TransferPlan, records: Path | None = None) -> dict[str, Any]
         "processes": plan.processes.count,
         "processes_why": plan.processes.why,
         "spread": asdict(plan.spread) if plan.spread else None,
+        "accounts": [_account_data(container, found) for container, found in accounts.items()],
     }
     if records is None:
         data["actions"] = [plan_record(plan, part, action) for part, action in plan.each()]
     else:
         data["actions_file"] = str(records)
     return data
+
+
+def feature_lines(accounts: _Accounts) -> Iterator[str]:
+    """What each container keeps of what is deleted, and whether it has directories: one line for each."""
+    for container, found in accounts.items():
+        yield f"{container}: {found}"
+
+
+def _account_data(container: BlobContainer, found: AccountFeatures) -> dict[str, Any]:
+    known = fields_of(found, "versioning", "soft_delete_days", "immutability")
+    return {"container": str(container), **known, "hierarchical_namespace": found.hns}
 
 
 def result_data(result: TransferResult, seconds: float) -> dict[str, Any]:

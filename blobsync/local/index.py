@@ -13,7 +13,8 @@ A listing covers a folder with everything below it (``a/b``), one level of it wi
 or a single blob (``a/b`` again: if it is a blob, nothing is below it).
 
 Of blobs without an MD5 that a service fetched from elsewhere it stores the CRC64 that the service answered with, by
-container, name and ETag: whatever is compared with such a blob later needs no record of both.
+container, name and ETag: whatever is compared with such a blob later needs no record of both. And of each container it
+stores what the service last said of its account.
 
 Each transaction waits for the disk three times. So a listing is stored with the next records, or when somebody asks for
 listings, or at the end: a killed process may leave none, which only makes the last one older.
@@ -58,8 +59,9 @@ CREATE TABLE IF NOT EXISTS listings (
 CREATE TABLE IF NOT EXISTS checksums (
     root INTEGER NOT NULL, name TEXT NOT NULL, etag TEXT NOT NULL, crc64 BLOB NOT NULL,
     PRIMARY KEY (root, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS features (container TEXT PRIMARY KEY, found TEXT NOT NULL) WITHOUT ROWID;
 """
-_LAYOUT = Layout(3, _SCHEMA, {1: "", 2: ""})
+_LAYOUT = Layout(4, _SCHEMA, {1: "", 2: "", 3: ""})
 
 
 class Record(NamedTuple):
@@ -101,6 +103,21 @@ class Index:
     def checksums(self, container: str) -> BlobChecksums:
         """The CRC64s of blobs in the container of this URL."""
         return BlobChecksums(self, container)
+
+    def features(self, container: str) -> str | None:
+        """What the last :meth:`remember_features` of this container stored, None if nothing did."""
+        found = self._file.read(
+            lambda db: db.execute("SELECT found FROM features WHERE container = ?", (container,)).fetchone()
+        )
+        return str(found[0]) if found else None
+
+    def remember_features(self, container: str, found: str) -> None:
+        """Store what the service said of the account of this container."""
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute("INSERT OR REPLACE INTO features VALUES (?, ?)", (container, found))
+
+        self._file.write(write)
 
     def close(self) -> None:
         """Close the file; the next use opens it again."""

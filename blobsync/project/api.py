@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.errors import BlobsyncError, UsageError
+from blobsync.base.errors import BlobsyncError, StorageError, UsageError
 from blobsync.base.events import Listener, LoggingListener, Note, Phase, SilentListener, notes_to, together
 from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.base.redaction import redact
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from blobsync.project.spreading import Spreading
     from blobsync.project.transfer import Transfer
     from blobsync.project.verify import VerifyReport
+    from blobsync.store.account_features import AccountFeatures
     from blobsync.store.protocol import BlobStore
     from blobsync.transfer.carry_out import Engines
 
@@ -502,7 +503,7 @@ class Project:
                 raise
         ends = [part.destination for part in plan.parts_with(Action.DELETE)]
         emptied = {end.container for end in ends if isinstance(end, BlobLocation)}
-        plan = replace(plan, warnings=(*plan.warnings, *map(self.recovery, sorted(emptied))))
+        plan = replace(plan, warnings=(*plan.warnings, *map(self._recovery, sorted(emptied))))
         if options.nodes is None:
             return plan
         from blobsync.project.spreading import with_spread
@@ -527,11 +528,33 @@ class Project:
     def _note(self, text: str) -> None:
         self.listener.emit(Note(text))
 
-    def recovery(self, container: BlobContainer) -> str:
-        """Whether what is deleted from a container can be had back, and how: one sentence."""
-        from blobsync.store.connect import recovery_sentence
+    def features(self, container: BlobContainer, *, afresh: bool = False) -> AccountFeatures:
+        """What the account of a container keeps of what is deleted, and whether it has directories.
 
-        return recovery_sentence(self.connections.store(container))
+        As it was remembered, if it was; with ``afresh``, and else, the service is asked. Unknown if it does not answer.
+        """
+        from blobsync.store.account_features import UNKNOWN, AccountFeatures
+
+        index, key = self._open_context.index, str(container)
+        if not afresh and (known := index.features(key)) is not None:
+            return AccountFeatures.from_text(known)
+        try:
+            found = self.connections.store(container).features()
+        except StorageError:
+            return UNKNOWN
+        index.remember_features(key, found.to_text())
+        return found
+
+    def features_in(self, plan: TransferPlan) -> dict[BlobContainer, AccountFeatures]:
+        """:meth:`features` of each container that ``plan`` reads or writes, sources outside Azure left out."""
+        ends = (end for part in plan.parts for end in (part.source, part.destination) if isinstance(end, BlobLocation))
+        containers = {end.container for end in ends}
+        account = self.connections.account
+        return {each: self.features(each) for each in sorted(containers) if not account(each).is_source}
+
+    def _recovery(self, container: BlobContainer) -> str:
+        """Whether what is deleted from a container can be had back, and how: one sentence."""
+        return f"{container} {self.features(container, afresh=True).recovery}"
 
     @property
     def jobs(self) -> Jobs:

@@ -25,7 +25,6 @@ from blobsync.base.errors import (
     LoginRequiredError,
     StorageError,
 )
-from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobContainer
 from blobsync.base.user_data import environment
 from blobsync.config.model import Cluster, StorageAccount
@@ -154,7 +153,7 @@ def examine_account(
         if found is not None:
             yield _reading(about, store, found)
         yield _writing(about, store, folder, account)
-        yield _recovery(about, store)
+        yield from _account(about, store)
         yield from _leftovers(about, store, folders)
 
 
@@ -319,23 +318,16 @@ def _removing(about: str, store: RestBlobStore, name: str, body: bytes) -> Check
     return CheckResult(about, "writing", CheckStatus.OK, "a blob was written, read and removed")
 
 
-def _recovery(about: str, store: RestBlobStore) -> CheckResult:
+def _account(about: str, store: RestBlobStore) -> Iterator[CheckResult]:
     try:
-        recovery = store.recovery()
+        found = store.features()
     except BlobsyncError as error:
-        return failed_check(about, "recovery", error, CheckStatus.WARN)
-    ways = []
-    if recovery.soft_delete_days:
-        ways.append(f"soft delete keeps deleted blobs for {count_text(recovery.soft_delete_days, 'day')}")
-    if recovery.versioning:
-        ways.append("versioning keeps replaced blobs")
-    if ways:
-        return CheckResult(about, "recovery", CheckStatus.OK, "; ".join(ways))
-    if recovery.soft_delete_days is None:
-        detail = "unknown: this credential cannot read whether soft delete is on"
-        return CheckResult(about, "recovery", CheckStatus.UNTRIED, detail, "ask the owner of the account")
-    detail = "neither soft delete nor versioning: deleted or replaced blobs cannot be restored"
-    return CheckResult(about, "recovery", CheckStatus.OK, detail)
+        yield failed_check(about, "recovery", error, CheckStatus.WARN)
+        return
+    yield CheckResult(about, "account", CheckStatus.OK, str(found))
+    known = found.versioning or found.soft_delete_days is not None
+    status, hint = (CheckStatus.OK, None) if known else (CheckStatus.UNTRIED, "ask the owner of the account")
+    yield CheckResult(about, "recovery", status, f"the container {found.recovery}", hint)
 
 
 def _leftovers(about: str, store: RestBlobStore, folders: Iterable[str]) -> Iterator[CheckResult]:

@@ -16,7 +16,6 @@ from blobsync.base.locations import reaches_another
 from blobsync.config.mapping import Resolution
 from blobsync.project.browse import list_path, nothing_at
 from blobsync.store.open_locations import Connections
-from blobsync.store.rest.store import RestBlobStore
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -65,7 +64,7 @@ def make_links(
             if why := reaches_another(entry.path):
                 raise UnsafeNameError(f"{entry.path}: no link for it, its name {why}", path=entry.path)
             yield Link(entry.path, sign(_place_of(entry.path, place, inner), "blob"), "blob")
-    elif end.name and isinstance(end.store, RestBlobStore) and end.store.has_folders():
+    elif end.name and end.store.features().hns:
         yield Link(place.path, sign(place, "folder"), "folder", _warn_of_nested(inner))
     else:
         raise UsageError(

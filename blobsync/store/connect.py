@@ -12,7 +12,6 @@ from datetime import datetime, timezone
 
 from blobsync.base.errors import CredentialError, PlanError
 from blobsync.base.events import ConnectionEvent
-from blobsync.base.formatting import count_text
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import (
     Service,
@@ -29,7 +28,6 @@ from blobsync.base.trusted_hosts import (
 from blobsync.base.user_data import environment
 from blobsync.config.model import EMULATOR_ACCOUNT, StorageAccount
 from blobsync.config.user_config import load_user_config, user_config_file
-from blobsync.store.protocol import BlobStore
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
@@ -198,26 +196,6 @@ def check_sas(account: StorageAccount, needs: str, *, seconds: int = 0, now: dat
     return check_token(
         own_sas(account), account.container, needs, now=now or datetime.now(timezone.utc), seconds=seconds
     )
-
-
-def recovery_sentence(store: BlobStore) -> str:
-    """Whether and how blobs deleted from ``store`` can be restored, as a sentence; asks the service."""
-    if not isinstance(store, RestBlobStore):
-        return f"whether blobs deleted from {store.container} can be restored is not known"
-    found = store.recovery()
-    if found.versioning:
-        return (
-            f"{store.container} keeps versions: restore a deleted blob by copying its last version back"
-            " (az storage blob list --include v, then az storage blob copy start --source-uri URL?versionid=...)"
-        )
-    if found.soft_delete_days:
-        return (
-            f"{store.container} keeps deleted blobs for {count_text(found.soft_delete_days, 'day')}: restore them with"
-            " 'az storage blob undelete', or in the portal"
-        )
-    if found.soft_delete_days == 0:
-        return f"{store.container} has neither versioning nor soft delete: deleted blobs cannot be restored"
-    return f"whether blobs deleted from {store.container} can be restored cannot be checked with this credential"
 
 
 def own_sas(account: StorageAccount) -> SasToken:

@@ -18,11 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import StoreLocation
 from blobsync.base.redaction import SasToken, SignedUrl
+
+if TYPE_CHECKING:
+    from blobsync.store.account_features import AccountFeatures
 
 # The tag contains the version of the scheme.
 _TAG = b"bsc1"
@@ -347,6 +350,10 @@ class BlobStore(BlobSource, Protocol):
 
     def delete(self, name: str, *, etag: str | None = None) -> bool:
         """Delete the blob and its snapshots; False if there was none."""
+        ...
+
+    def features(self) -> AccountFeatures:
+        """What the container keeps of what is deleted, and whether it has directories; asks the service."""
         ...
 
     def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:

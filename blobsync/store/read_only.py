@@ -12,6 +12,7 @@ from blobsync.base.errors import BlobsyncError, PlanError, StorageUnreachableErr
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.config.model import ListedFile
+from blobsync.store.account_features import UNKNOWN, AccountFeatures
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
@@ -41,6 +42,10 @@ class ReadOnlyStore:
     def refusal(self, name: str) -> BlobsyncError:
         """The error for whoever wants to write or delete ``name``."""
         raise NotImplementedError
+
+    def features(self) -> AccountFeatures:
+        """Unknown: nothing is deleted there."""
+        return UNKNOWN
 
     def orders(self) -> Orders | None:
         """See the protocol; there are none."""

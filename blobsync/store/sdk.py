@@ -1,4 +1,4 @@
-"""Rare operations by azure-storage-blob: delegation keys, batches of deletes, new containers, service settings.
+"""Rare operations by azure-storage-blob: delegation keys, batches of deletes, new containers.
 
 The SDK makes these complex requests and reads the responses, but sends nothing itself: each request goes through the
 store's own :class:`BlobHttp`, so that connections, proxies, CA bundles, retries, closing and error messages are the
@@ -35,8 +35,6 @@ from blobsync.store.sas_token import DelegationKey
 
 # The maximum of blobs in one request: https://learn.microsoft.com/rest/api/storageservices/blob-batch
 MAX_BATCH = 256
-# https://learn.microsoft.com/azure/storage/blobs/soft-delete-blob-overview#how-blob-soft-delete-works
-_MOST_DAYS = 365
 
 Credential: TypeAlias = "AzureNamedKeyCredential | AzureSasCredential | TokenCredential"
 
@@ -96,25 +94,6 @@ class SdkContainer:
                 version=_text(key.signed_version),
                 value=Secret(_text(key.value)),
             )
-
-    def soft_delete_days(self) -> int | None:
-        """Get Blob Service Properties: the days for which deleted blobs are kept; 0: not at all, None: unknown."""
-        bodies: list[bytes] = []
-
-        def keep(response: Any) -> None:
-            bodies.append(response.http_response.body())
-
-        try:
-            with self._understood("read", "settings"):
-                policy = self._service.get_service_properties(raw_response_hook=keep)["delete_retention_policy"]
-                if not any(b"<DeleteRetentionPolicy" in body for body in bodies):
-                    # The SDK returns "off" for a missing value.
-                    return None
-                return _kept_days(policy.days) if policy.enabled else 0
-        except StorageError as error:
-            if error.status:
-                return None
-            raise
 
     def delete_batch(self, blobs: Sequence[tuple[str, str | None]]) -> bool:
         """Blob Batch: delete up to 256 blobs with their snapshots, each only if it is still the version of its ETag.
@@ -212,12 +191,6 @@ def _credential(signer: Signer) -> Credential:
         return AzureSasCredential(signer.token.reveal())
     assert isinstance(signer, BearerSigner), "the SDK has no credential for this signer"
     return cast("TokenCredential", _Login(signer))
-
-
-def _kept_days(days: object) -> int:
-    if not isinstance(days, int) or not 1 <= days <= _MOST_DAYS:
-        raise ValueError
-    return days
 
 
 def _text(field: object) -> str:

@@ -27,6 +27,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, SignedUrl
+from blobsync.store.account_features import UNKNOWN, AccountFeatures
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
@@ -62,6 +63,9 @@ class SdkBlobStore:
 
     def hurry(self) -> None:
         pass
+
+    def features(self) -> AccountFeatures:
+        return UNKNOWN
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         with translated(""):

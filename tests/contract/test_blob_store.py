@@ -599,7 +599,8 @@ def test_sixty_four_threads_share_a_store(azurite: Azurite) -> None:
         assert dict(zip(bodies, pool.map(lambda name: read(rest, name), bodies), strict=True)) == bodies
 
 
-def test_what_can_be_recovered_is_asked_for(azurite: Azurite) -> None:
+def test_what_the_account_keeps_is_asked_for(azurite: Azurite) -> None:
     with connect(new_account(azurite), environ={}) as rest:
-        recovery = rest.recovery()
-    assert recovery.soft_delete_days in (None, 0) and recovery.versioning is False
+        put(rest, "a")
+        found = rest.features()
+    assert found.soft_delete_days in (None, 0) and found.versioning is False and not found.hns

@@ -64,9 +64,9 @@ def test_an_account_where_everything_works(azurite: Azurite) -> None:
         statuses = by_name(found)
         # Azurite does not say whether it would keep what is deleted.
         assert statuses.pop("recovery") is UNTRIED
-        assert statuses == dict.fromkeys(("credential", "clock", "listing", "reading", "writing"), OK)
+        assert statuses == dict.fromkeys(("credential", "clock", "listing", "reading", "writing", "account"), OK)
         assert [blob.name for blob in store.list_blobs()] == ["me/data/a"]
-    assert len(found) == 6
+    assert len(found) == 7
 
 
 def test_an_identity_is_named_once_the_service_has_accepted_it(azurite: Azurite) -> None:

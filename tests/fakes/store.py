@@ -21,6 +21,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, SignedUrl
+from blobsync.store.account_features import UNKNOWN, AccountFeatures
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
@@ -119,6 +120,7 @@ class MemoryStore:
         self.tells_crc64_of_copies = True
         self.heeds_source_etag = True
         self.takes_orders = True
+        self.has_features = UNKNOWN
 
     # -- for tests ----------------------------------------------------------------------------------------
 
@@ -235,6 +237,9 @@ class MemoryStore:
             written = self._keep(name, b"".join(body for _, body in blocks), md5 or None, properties)
             self.blobs[name].blocks = blocks
             return written
+
+    def features(self) -> AccountFeatures:
+        return self.has_features
 
     def block_list(self, name: str, kind: BlockKind = "all") -> BlockList | None:
         self._ask("block_list", name)

@@ -13,7 +13,7 @@ _DEFAULT = b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n"
 
 
 class RecordingServer:
-    """Threads in this process; ``answers`` maps ``METHOD /raw/path`` (no query) to a raw response."""
+    """Threads in this process; ``answers`` maps ``METHOD /raw/path``, with a query or for all, to a raw response."""
 
     def __init__(self, answers: Mapping[str, bytes] | None = None) -> None:
         self.answers = dict(answers or {})
@@ -53,7 +53,8 @@ class RecordingServer:
                 if len(body) < _content_length(head):
                     return
                 method, target = head.split(b" ", 2)[:2]
-                answer = self.answers.get(f"{method.decode()} {target.decode().split('?')[0]}", _DEFAULT)
+                asked = f"{method.decode()} {target.decode()}"
+                answer = self.answers.get(asked) or self.answers.get(asked.split("?")[0], _DEFAULT)
                 connection.sendall(answer)
                 if b"content-length" not in answer.lower() and b"chunked" not in answer.lower():
                     return

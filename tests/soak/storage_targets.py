@@ -70,7 +70,7 @@ def _requests(store: RestBlobStore, http: BlobHttp) -> Iterable[Callable[[], obj
         _mint(store.user_delegation_key(NOW, NOW))
 
     written = partial(store.put, "a", b"x", md5=b"0" * 16, properties=BlobProperties())
-    yield from (read, key, written, store.clock_skew, store.has_folders, store.recovery)
+    yield from (read, key, written, store.clock_skew, store.features)
     yield from (partial(store.head, "a"), partial(store.properties, "a"), partial(store.delete, "a"))
     yield lambda: list(itertools.islice(store.list_blobs("a/"), 10_000))
     yield lambda: list(itertools.islice(store.list_folder(), 10_000))

@@ -115,32 +115,6 @@ def test_an_invalid_delegation_key_is_refused(step: Step) -> None:
         sdk(script).user_delegation_key(NOW, NOW)
 
 
-@pytest.mark.parametrize(
-    ("policy", "days"),
-    [
-        ("<DeleteRetentionPolicy><Enabled>true</Enabled><Days>7</Days></DeleteRetentionPolicy>", 7),
-        ("<DeleteRetentionPolicy><Enabled>false</Enabled></DeleteRetentionPolicy>", 0),
-        ("", None),
-    ],
-)
-def test_how_long_deleted_blobs_are_kept(policy: str, days: int | None) -> None:
-    with scripted([xml(f"<StorageServiceProperties>{policy}</StorageServiceProperties>")]) as script:
-        assert sdk(script).soft_delete_days() == days
-
-
-def test_soft_delete_is_unknown_without_the_right_to_read_settings() -> None:
-    with scripted([error(403, "AuthorizationPermissionMismatch")]) as script:
-        assert sdk(script).soft_delete_days() is None
-
-
-@pytest.mark.parametrize("days", ["", "soon", "-1", "0", "366", "9" * 5000])
-def test_an_invalid_number_of_days(days: str) -> None:
-    policy = f"<DeleteRetentionPolicy><Enabled>true</Enabled><Days>{days}</Days></DeleteRetentionPolicy>"
-    with scripted([xml(f"<StorageServiceProperties>{policy}</StorageServiceProperties>")]) as script:
-        with pytest.raises(StorageError, match="cannot parse the settings of"):
-            sdk(script).soft_delete_days()
-
-
 def test_creating_an_existing_container_returns_false() -> None:
     with scripted([Step(201), error(409, "ContainerAlreadyExists"), error(409, "ContainerBeingDeleted")]) as script:
         assert sdk(script).create()

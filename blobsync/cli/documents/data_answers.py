@@ -72,8 +72,18 @@ _ACTION = record(
         "delta": described({"const": True}, "only the blocks that changed move"),
     },
 )
+_ACCOUNT = record(
+    {
+        "container": TEXT,
+        "versioning": described(maybe(FLAG), "what is replaced or deleted stays as a version; null: unknown"),
+        "soft_delete_days": described(maybe(COUNT), "deleted blobs stay for so long; 0: not at all; null: unknown"),
+        "hierarchical_namespace": described(maybe(FLAG), "folders are directories; null: unknown"),
+        "immutability": described(maybe(FLAG), "blobs can be neither replaced nor deleted; null: unknown"),
+    }
+)
 _PLANNED: Mapping[str, Schema] = {
     **_COUNTS,
+    "accounts": list_of(_ACCOUNT),
     "bytes_planned": BYTES,
     "bytes_on_record": described(COUNT, "of these, bytes that are already there"),
     "engine_why": TEXT,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
+from typing import TYPE_CHECKING, TypeVar, final
 
 from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import (
@@ -62,6 +62,7 @@ from blobsync.store.rest.xml import (
 from blobsync.store.sas_token import DelegationKey
 
 if TYPE_CHECKING:
+    from blobsync.store.account_features import AccountFeatures
     from blobsync.store.rest.block_checks import BlockChecks, FindCrc64
 
 
@@ -333,13 +334,6 @@ _NO_PROPERTIES = BlobProperties()
 _NOTHING: dict[str, str] = {}
 
 
-class Recovery(NamedTuple):
-    """How deleted blobs can be restored: days of soft delete (0: none), versioning; None if unknown."""
-
-    soft_delete_days: int | None = None
-    versioning: bool | None = None
-
-
 @final
 class RestBlobStore:
     """``storage.BlobStore`` for one container; safe to use from several threads.
@@ -571,28 +565,11 @@ class RestBlobStore:
         """See :func:`blobsync.store.rest.store.blobs_without_content`."""
         return blobs_without_content(self._list_page, prefix, pages)
 
-    def has_folders(self) -> bool:
-        """Whether the account has a hierarchical namespace; False if the service does not say.
+    def features(self) -> AccountFeatures:
+        """See the protocol."""
+        from blobsync.store.rest.account_settings import ask  # late: most commands do not ask
 
-        https://learn.microsoft.com/rest/api/storageservices/get-account-information
-        """
-        reply = self._http.send("GET", self._http.root, {"restype": "account", "comp": "properties"}, _NOTHING)
-        found = reply.headers.get("x-ms-is-hns-enabled", "") if reply.status == 200 else ""
-        reply.response.close()
-        return found.lower() == "true"
-
-    def recovery(self) -> Recovery:
-        """How deleted blobs can be restored, from Get Blob Service Properties and one blob."""
-        try:
-            from blobsync.store.sdk import SdkContainer
-        except ModuleNotFoundError:
-            # As in blobsync.pyz.
-            days = None
-        else:
-            days = SdkContainer(self._container, self._http).soft_delete_days()
-        query = {"restype": "container", "comp": "list", "maxresults": "1", "include": "versions"}
-        reply = self._http.send("GET", self._http.root, query, _NOTHING)
-        return Recovery(days, b"<VersionId>" in reply.body if reply.status == 200 else None)
+        return ask(self._http)
 
     # -- inside -------------------------------------------------------------------------------------------
 

@@ -128,6 +128,28 @@ def names_without_content(page: bytes) -> list[str]:
     return [name for name, item in _listed(page) if item.findtext("Properties/Content-Length") in (None, "", "0")]
 
 
+def newest_has_version(page: bytes) -> bool | None:
+    """Whether the blob of a page with ``include=versions`` that changed last has a version; None: it lists none."""
+    blobs = [item for _, item in _listed(page) if item.tag == "Blob"]
+    if not blobs:
+        return None
+    newest = max(blobs, key=lambda item: checked_date(item.findtext("Properties/Last-Modified")))
+    return bool(newest.findtext("VersionId"))
+
+
+def kept_days(settings: bytes, most: int) -> int | None:
+    """For how many days deleted blobs are kept, from Get Blob Service Properties; 0: not at all, None: not said."""
+    policy = _parse(settings)[0].find("DeleteRetentionPolicy")
+    if policy is None:
+        return None
+    if policy.findtext("Enabled") != "true":
+        return 0
+    days = checked_size(policy.findtext("Days"))
+    if not 1 <= days <= most:
+        raise BadAnswerError(f"deleted blobs are kept for {days:,} days")
+    return days
+
+
 def _listed(page: bytes) -> Iterator[tuple[str, ElementTree.Element]]:
     root, restore = _parse(page)
     blobs = root.find("Blobs")

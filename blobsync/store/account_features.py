@@ -1,0 +1,78 @@
+"""What a container keeps of what is replaced or deleted, and whether it has directories: :class:`AccountFeatures`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from blobsync.base.formatting import count_text
+
+# https://learn.microsoft.com/azure/storage/blobs/soft-delete-blob-overview#how-blob-soft-delete-works
+MOST_DAYS = 365
+
+
+@dataclass(frozen=True, slots=True)
+class AccountFeatures:
+    """Of one container; None: unknown.
+
+    ``versioning``: what is replaced or deleted stays as a version. ``soft_delete_days``: deleted blobs stay for so many
+    days; 0: not at all. ``hns`` (hierarchical namespace): folders are directories, and there is the other end, dfs.
+    ``immutability``: blobs can be neither replaced nor deleted for a time.
+    """
+
+    versioning: bool | None = None
+    soft_delete_days: int | None = None
+    hns: bool | None = None
+    immutability: bool | None = None
+
+    def __str__(self) -> str:
+        days = self.soft_delete_days
+        soft = "unknown" if days is None else count_text(days, "day") if days else "no"
+        return (
+            f"versioning: {_word(self.versioning)}; soft delete: {soft}; "
+            f"hierarchical namespace: {_word(self.hns)}; immutability: {_word(self.immutability)}"
+        )
+
+    @property
+    def recovery(self) -> str:
+        """Whether and how what is deleted or replaced can be had back: the end of a sentence about the container."""
+        if self.versioning:
+            return (
+                "keeps versions: restore a deleted blob by copying its last version back"
+                " (az storage blob list --include v, then az storage blob copy start --source-uri URL?versionid=...)"
+            )
+        if self.soft_delete_days:
+            return (
+                f"keeps deleted blobs for {count_text(self.soft_delete_days, 'day')}: restore them with"
+                " 'az storage blob undelete', or in the portal"
+            )
+        if self.soft_delete_days == 0 and self.versioning is False:
+            return "has neither versioning nor soft delete: deleted blobs cannot be restored"
+        return "may keep deleted blobs or not: this credential cannot read whether they can be restored"
+
+    def to_text(self) -> str:
+        """See :meth:`from_text`."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> AccountFeatures:
+        """What :meth:`to_text` made; what is malformed is unknown."""
+        try:
+            found: Mapping[str, Any] = json.loads(text)
+            days = found["soft_delete_days"]
+            flags = (found["versioning"], found["hns"], found["immutability"])
+        except (ValueError, TypeError, LookupError):
+            return cls()
+        whole = days is None or (type(days) is int and 0 <= days <= MOST_DAYS)
+        if not whole or any(not isinstance(flag, bool | None) for flag in flags):
+            return cls()
+        return cls(flags[0], days, *flags[1:])
+
+
+UNKNOWN = AccountFeatures()
+
+
+def _word(flag: bool | None) -> str:
+    return "unknown" if flag is None else "yes" if flag else "no"
