@@ -7,6 +7,7 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,20 @@ from blobsync.jobspec.node_archive import node_archive
 from tests.conftest import Azurite
 from tests.e2e.tally import Tally
 from tests.e2e.web_server import chromium
-from tests.e2e.world import Container, Project
+from tests.e2e.world import HAS_DIRECTORIES, Container, Project
 from tests.servers.copy_source_proxy import CopySourceHandle, copy_source_proxy
+from tests.servers.data_lake import data_lake
 from tests.servers.s3 import S3Server, moto_server
+
+
+@pytest.fixture(scope="module")
+def azurite(azurite: Azurite) -> Iterator[Azurite]:
+    """The blob server; with ``BLOBSYNC_TEST_ACCOUNT=hns`` as an account with a hierarchical namespace."""
+    if not HAS_DIRECTORIES:
+        yield azurite
+        return
+    with data_lake(azurite.url, azurite.keys) as lake:
+        yield replace(azurite, url=lake.url)
 
 
 @pytest.fixture(scope="module")

@@ -41,10 +41,13 @@ from azure.storage.blob import (
     generate_container_sas,
 )
 
+from tests.conftest import FOR_INSTALLERS
 from tests.documents import check_output
 from tests.servers.forked import Forked, can_fork
 
 _RUN_SECONDS = 120.0
+# Whether all tests run on an account with a hierarchical namespace (servers/data_lake.py).
+HAS_DIRECTORIES = FOR_INSTALLERS.get("BLOBSYNC_TEST_ACCOUNT") == "hns"
 # A prefix that changes nothing: the installed program starts afresh.
 AS_INSTALLED = ("env",)
 
@@ -160,8 +163,9 @@ class Container:
 
     def names(self, prefix: str = "", *, uncommitted: bool = False) -> list[str]:
         """Every blob's name; with ``uncommitted`` also those of uncommitted blocks."""
-        include = ["uncommittedblobs"] if uncommitted else None
-        return [blob.name for blob in self.client.list_blobs(name_starts_with=prefix, include=include)]
+        include = [*(["uncommittedblobs"] if uncommitted else []), *(["metadata"] if HAS_DIRECTORIES else [])]
+        blobs = self.client.list_blobs(name_starts_with=prefix, include=include)
+        return [blob.name for blob in blobs if not HAS_DIRECTORIES or "hdi_isfolder" not in (blob.metadata or {})]
 
     def contents(self, prefix: str = "") -> dict[str, str]:
         """Name below ``prefix`` -> SHA-256 of the blob's content."""
