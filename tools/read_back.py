@@ -260,6 +260,7 @@ ROWS: tuple[ReadBack, ...] = (
             "local.migration:_copy_pieces",
             "local.state_dir:read_seal",
             "local.resume_records:_ends",
+            "store.account_features:AccountFeatures.from_text",
             "local.resume_records:left_intents",
             "project.logbook:TransferLog._rows",
         ),
