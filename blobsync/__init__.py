@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         CredentialError as CredentialError,
         DiskFullError as DiskFullError,
         DiskTooSmallError as DiskTooSmallError,
+        TrashTooSmallError as TrashTooSmallError,
         EmulatorError as EmulatorError,
         ExitCode as ExitCode,
         FailureCode as FailureCode,
@@ -183,6 +184,7 @@ if TYPE_CHECKING:
     from blobsync.keep.listing import Checkpoint as Checkpoint
     from blobsync.local.lock_files import Lock as Lock
     from blobsync.local.set_requests import mark_complete as mark_complete
+    from blobsync.local.trash import TrashedFile as TrashedFile
     from blobsync.plan.progress import Progress as Progress, WorkerProgress as WorkerProgress
     from blobsync.plan.saved_plan import SavedPlan as SavedPlan
     from blobsync.plan.transfer_options import (
@@ -235,6 +237,7 @@ if TYPE_CHECKING:
         ProjectStatus as ProjectStatus,
     )
     from blobsync.project.transfer import Transfer as Transfer
+    from blobsync.project.trash import Restored as Restored
     from blobsync.project.verify import ComparedFile as ComparedFile, VerifyReport as VerifyReport
     from blobsync.store.protocol import BlobInfo as BlobInfo, Checksum as Checksum
     from blobsync.tunnels.job_tunnel import JobTunnel as JobTunnel
@@ -272,6 +275,7 @@ _HOMES = {
     "blobsync.base.reasons": ("Reason",),
     "blobsync.local.lock_files": ("Lock",),
     "blobsync.local.set_requests": ("mark_complete",),
+    "blobsync.local.trash": ("TrashedFile",),
     "blobsync.base.version": ("__version__",),
     "blobsync.code.files": ("CodeDecision", "CodeFile"),
     "blobsync.code.git": ("GitState",),
@@ -345,6 +349,7 @@ _HOMES = {
     "blobsync.project.keep": ("KeepResult", "Keeping", "KeptRound"),
     "blobsync.project.open_jobs": ("open_jobs",),
     "blobsync.project.removal": ("Deletion", "Removal"),
+    "blobsync.project.trash": ("Restored",),
     "blobsync.project.sharing": ("Link",),
     "blobsync.project.status": ("EntryStatus", "FileTally", "ProjectStatus"),
     "blobsync.project.transfer": ("Transfer",),

@@ -203,7 +203,7 @@ def test_each_command_has_a_heading_in_the_reference_and_a_manual_page(html: Pat
 
 
 _QUESTIONS = {
-    "how do I restore a deleted blob": "how-to/restore-a-deleted-blob",
+    "how do I restore a deleted blob": "undo",
     "share a folder": "how-to/share-a-folder",
     "limit the bandwidth": "how-to/limit-bandwidth",
     "how to move from azcopy": "how-to/from-azcopy",
@@ -240,7 +240,7 @@ def test_a_search_in_pages_opened_as_files_names_sections_and_shows_where_the_wo
         page.on("console", lambda message: said.append(message.text))
         page.goto(f"{html.as_uri()}/search.html?q=restore+deleted+blob")
         page.locator("#search-results .search-sections a").first.wait_for()
-        title = page.get_by_role("link", name="Restore a deleted blob", exact=True)
+        title = page.get_by_role("link", name="Bring back what was deleted or replaced", exact=True)
         found = page.locator("#search-results li", has=title).first
         found.locator(".search-sections a").first.wait_for()
         assert "Show deleted blobs" in found.locator(".context").first.inner_text()

@@ -247,7 +247,7 @@ def test_names_from_outside_become_paths_through_one_gate() -> None:
 # Who makes, writes, renames or deletes files, and which. Data of a project that has a name from outside is written
 # by the first row alone, below descriptors; all others write files that they name themselves.
 WRITERS: dict[str, str] = {
-    **dict.fromkeys(("local.files", "local.part_files"), "what comes from outside: downloads and logs"),
+    **dict.fromkeys(("local.files", "local.part_files", "local.trash"), "what comes from outside: downloads and logs"),
     "base.user_data": "what the user agreed to and logs in with, in the user's own configuration",
     **dict.fromkeys(("azcopy", "transfer.ledger", "local.state_dir"), "our own records and staging folders"),
     "local.state_dir": "the seal of the state folder",

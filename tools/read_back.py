@@ -385,6 +385,7 @@ ROWS: tuple[ReadBack, ...] = (
             "config.yaml_document:read_document",
             "backends.aml.ssh_service:_is_public_key",
             "local.files:hash_file",
+            "local.trash:_copied",
             "local.ignore:_read",
             "plan.saved_plan:load",
             "project.browse:file_beginning",

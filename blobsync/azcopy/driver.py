@@ -253,9 +253,10 @@ class _Transfer:
     def _download(self, source: OpenBlob, destination: LocalLocation) -> None:
         root = destination.path
         with ExitStack() as held:
-            parent = root.parent if self._single else root
+            place = destination.parent if self._single else destination
+            parent = place.path
             existed = os.path.lexists(parent)
-            folder = LocalFolder(parent, destination.boundary)
+            folder = LocalFolder(parent, place.boundary, kept=place.kept)
             if not existed:
                 held.callback(_remove_if_empty, parent)
             try:

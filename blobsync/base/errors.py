@@ -112,6 +112,7 @@ class FailureCode(str, Enum):
     LINK_UNTRUSTED = "link_untrusted", "a symlink points outside the project and is not trusted", ExitCode.USAGE
     LINK_REFUSED = "link_refused", "a symlink is refused, because of `--links error` or where it leads"
     MIRROR_REFUSED = "mirror_refused", "the deletions of `--mirror` look like a mistake", ExitCode.USAGE
+    TRASH_TOO_SMALL = "trash_too_small", "the trash cannot hold the local files that would go", ExitCode.USAGE
     PLAN_FILE_INVALID = "plan_file_invalid", "a saved plan cannot be read, or is out of date", ExitCode.USAGE
     LOCK_INVALID = (
         "lock_invalid",
@@ -357,6 +358,10 @@ class MirrorRefusedError(PlanError):
 
 class DiskTooSmallError(PlanError):
     code = FailureCode.DISK_TOO_SMALL
+
+
+class TrashTooSmallError(PlanError):
+    code = FailureCode.TRASH_TOO_SMALL
 
 
 class PlanFileError(PlanError):

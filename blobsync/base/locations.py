@@ -8,7 +8,7 @@ through plans and jobs as they are. ``str`` is the path or the URL, as in messag
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -152,10 +152,12 @@ class LocalLocation:
 
     blobsync never writes through a symlink that points outside ``boundary``, some folders without links in their
     paths: the project and the targets of trusted links (empty: ``path`` itself, or its folder if it is a file).
+    ``kept`` is where what is replaced or deleted at ``path`` is kept; None: it is not.
     """
 
     path: Path
     boundary: tuple[Path, ...] = ()
+    kept: Path | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return str(self.path)
@@ -166,21 +168,24 @@ class LocalLocation:
 
     def child(self, relative: str) -> LocalLocation:
         """``relative`` below this folder; the folder itself if ``relative`` is empty."""
-        return replace(self, path=self.at(relative))
+        return replace(self, path=self.at(relative), kept=self.kept / relative if self.kept else None)
 
     def to_json(self) -> dict[str, Any]:
         """As workers on other machines and in other processes get it."""
-        return {"root": str(self.path), "boundary": [str(folder) for folder in self.boundary]}
+        boundary = [str(folder) for folder in self.boundary]
+        kept = {"kept": str(self.kept)} if self.kept else {}
+        return {"root": str(self.path), "boundary": boundary, **kept}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> LocalLocation:
         """The inverse of :meth:`to_json`. Raises ``KeyError`` or ``TypeError`` for anything else."""
-        return cls(Path(values["root"]), tuple(map(Path, values["boundary"])))
+        kept = values.get("kept")
+        return cls(Path(values["root"]), tuple(map(Path, values["boundary"])), Path(kept) if kept else None)
 
     @property
     def parent(self) -> LocalLocation:
         """The folder that this is in."""
-        return replace(self, path=self.path.parent)
+        return replace(self, path=self.path.parent, kept=self.kept.parent if self.kept else None)
 
 
 @dataclass(frozen=True, slots=True)

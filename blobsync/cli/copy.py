@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from blobsync.base.errors import ExitCode, NothingMatchedError, UsageError
+from blobsync.base.errors import ExitCode, FailureCode, NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.options import Option
 from blobsync.cli.output import Result
@@ -260,6 +261,8 @@ def _transfer(
         _tell_of_others(session, project, paths, asks=not (dry_run or yes))
         with nullcontext() if dry_run else project.planning(direction, paths):
             made = _plan(session, project, direction, paths, options)
+            if _is_for_good(session, made, asks=not (dry_run or yes)):
+                made = _plan(session, project, direction, paths, replace(options, no_trash=True))
         if not (dry_run or yes):
             from blobsync.cli.conflicts import settled
 
@@ -271,6 +274,17 @@ def _transfer(
 
         session.note(plan_summary(made, verbose=True))
     return _carry_out(session, project, made, yes=yes, full=full)
+
+
+def _is_for_good(session: Session, made: TransferPlan, *, asks: bool) -> bool:
+    """Whether a person agrees that what the trash cannot hold is replaced and deleted without it."""
+    for refusal in made.refusals if asks else ():
+        from blobsync.cli.confirm import can_ask, confirm
+
+        if refusal.code is FailureCode.TRASH_TOO_SMALL and can_ask(session):
+            confirm(session, f"{refusal.message}: replace and delete them for good?")
+            return True
+    return False
 
 
 def _tell_of_others(session: Session, project: Project, paths: Sequence[str], *, asks: bool) -> None:

@@ -195,6 +195,11 @@ LOCAL: Mapping[str, Key] = {
     "gpus": WHOLE,
 }
 
+TRASH: Mapping[str, Key] = {
+    "days": WHOLE,
+    "size": Key(Kind.SIZE),
+}
+
 QUEUE: Mapping[str, Key] = {
     "job_tier": TEXT,
     "priority": TEXT,
@@ -277,6 +282,7 @@ PHILLY_MARKS = frozenset({"vc", "vc_type", "blob_mount_point", "blob_mount_info"
 
 _OURS: Mapping[str, Key] = {
     "relay": one_of(*RELAY_CHOICES),
+    "trash": Key(Kind.MAPPING, keys=TRASH),
     "engine": one_of(*ENGINE_CHOICES),
     "ignore": TEXTS,
     "max_file_size": Key(Kind.SIZE),

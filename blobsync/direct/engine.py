@@ -228,7 +228,8 @@ def _sources(source: LocalLocation) -> SourceFolder:
 def _folder(task: MoveTask, destination: LocalLocation) -> LocalFolder:
     """The local folder of the task's files; for a single file, its parent folder."""
     single = len(task.actions) == 1 and not task.actions[0].path
-    return LocalFolder(destination.path.parent if single else destination.path, destination.boundary)
+    place = destination.parent if single else destination
+    return LocalFolder(place.path, place.boundary, kept=place.kept)
 
 
 def _tune(task: MoveTask, end: OpenBlob, clock: Callable[[], float]) -> LineTuning:

@@ -20,6 +20,7 @@ import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from blobsync.base.background_calls import side_by_side
@@ -28,7 +29,16 @@ from blobsync.base.file_states import FileState, LocalState, regular_only
 from blobsync.config.mapping import is_below
 from blobsync.local.names import RelativeName
 from blobsync.local.os_errors import ChangedWhileReadError, NotAFileError, naming
-from blobsync.local.part_files import FolderDescriptor, KeptName, NotKeptError, PartFile, unnamed_work
+from blobsync.local.part_files import (
+    FolderDescriptor,
+    Keep,
+    KeptName,
+    NotKeptError,
+    PartFile,
+    keep_nothing,
+    unnamed_work,
+)
+from blobsync.local.trash import put_aside
 from blobsync.local.tree import is_protected
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -143,16 +153,20 @@ class LocalFolder:
         root: Path,
         boundary: Path | tuple[Path, ...] | None = None,
         *,
+        kept: Path | None = None,
         unnamed: bool = True,
         private: bool = False,
     ) -> None:
         """Create ``root`` if it is missing. Links are followed inside ``boundary`` (default: ``root``) only.
+
+        What is replaced or deleted below ``root`` gets a second name below ``kept`` first, if given.
 
         ``unnamed`` False gives each file a temporary name from the start, as on file systems without O_TMPFILE.
         ``private``: ``root``, and what is created below it, is for the user alone; existing files keep their
         permissions.
         """
         self._root = root
+        self._kept = kept
         self._unnamed = unnamed and unnamed_work()
         self._private = private
         self._folder_mode, self._file_mode = (0o700, 0o600) if private else (0o777, 0o644)
@@ -175,14 +189,15 @@ class LocalFolder:
         parts, path = self._parts(relative), f"{self._root}/{relative}"
         with naming(path):
             folder = self._parent(parts[:-1])
+            keep = self._keep(relative)
             try:
-                return PartFile(folder, parts[-1], path, size)
+                return PartFile(folder, parts[-1], path, size, keep=keep)
             except OSError:
                 if os.fstat(folder.fd).st_nlink:
                     raise
                 # Someone removed the open folder.
                 self._last = ([], self._top)
-                return PartFile(self._parent(parts[:-1]), parts[-1], path, size)
+                return PartFile(self._parent(parts[:-1]), parts[-1], path, size, keep=keep)
 
     def reopen(self, relative: RelativeName, size: int, kept: KeptName) -> PartFile | None:
         """Open the part file of ``relative`` that an earlier run left; None if it is missing or was changed.
@@ -191,7 +206,7 @@ class LocalFolder:
         """
         parts, path = self._parts(relative), self._root / relative
         with naming(path), suppress(NotKeptError):
-            return PartFile(self._parent(parts[:-1]), parts[-1], path, size, kept=kept)
+            return PartFile(self._parent(parts[:-1]), parts[-1], path, size, kept=kept, keep=self._keep(relative))
         return None
 
     def version_before(self, relative: RelativeName, expected: FileState | None) -> SourceFile | None:
@@ -221,6 +236,7 @@ class LocalFolder:
                 found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
                 if not isinstance(expected, LocalState) or not expected.same_file(LocalState.of(found)):
                     raise PreconditionFailedError("it changed since the plan was made", path=str(path))
+                self._keep(relative)(folder, parts[-1])
                 os.unlink(parts[-1], dir_fd=folder)
             finally:
                 os.close(folder)
@@ -258,6 +274,9 @@ class LocalFolder:
             yield GrowingFile(fd, path)
         finally:
             os.close(fd)
+
+    def _keep(self, relative: RelativeName) -> Keep:
+        return partial(put_aside, kept=self._kept / relative) if self._kept else keep_nothing
 
     def _parts(self, relative: RelativeName) -> list[str]:
         # The type says that the name was validated; check again, because the next open would not notice a mistake.

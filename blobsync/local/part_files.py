@@ -82,6 +82,14 @@ class Disk(NamedTuple):
 DISK = Disk()
 
 
+# Keeps the file of that name in an open folder, before another one takes its place.
+Keep = Callable[[int, str], None]
+
+
+def keep_nothing(folder: int, name: str) -> None:
+    """Do nothing: what is replaced is gone."""
+
+
 class KeptName(NamedTuple):
     """Identifies a part file: its name and inode."""
 
@@ -120,13 +128,15 @@ class PartFile:
         disk: Disk = DISK,
         *,
         kept: KeptName | None = None,
+        keep: Keep = keep_nothing,
     ) -> None:
         """Will become ``name`` in ``folder``, ``path`` in messages; created by ``LocalFolder``.
 
-        ``kept`` identifies what an earlier run left of it. Raises ``OSError``, or ``NotKeptError`` if that is missing
-        or was changed.
+        ``kept`` identifies what an earlier run left of it, ``keep`` is called before a file is replaced. Raises
+        ``OSError``, or ``NotKeptError`` if that is missing or was changed.
         """
         self._disk = disk
+        self._keep = keep
         self._folder = folder
         self._name = name
         self._path = path
@@ -167,6 +177,13 @@ class PartFile:
                 length -= done
         return True
 
+    def look_like(self, fd: int) -> None:
+        """Have the permissions and the time of another open file. Raises ``LocalFileError``."""
+        with naming(self._path):
+            found = os.fstat(fd)
+            os.fchmod(self._fd, stat.S_IMODE(found.st_mode))
+            os.utime(self._fd, ns=(found.st_atime_ns, found.st_mtime_ns))
+
     def take(self, staged: Path) -> None:
         """Become ``staged``, a complete file on this file system that nobody writes to, by moving it here."""
         with naming(self._path):
@@ -196,6 +213,8 @@ class PartFile:
                     self._demand(expected)
                     self._give_temporary_name()
                     folder = self._folder.fd
+                    if expected is not None:
+                        self._keep(folder, self._name)
                     os.replace(self._temporary, self._name, src_dir_fd=folder, dst_dir_fd=folder)
                     self._temporary = ""
                     # After the rename, which changes the ctime.

@@ -51,7 +51,7 @@ class ProjectContext:
     """The project, its two clusters and what reaches them. ``unfinished`` are the downloads that were killed.
 
     ``spill`` says how much of a plan memory may hold, and where the rest goes; ``disks``, how much room there is.
-    ``stop`` ends the planning as Ctrl-C does.
+    ``stop`` ends the planning as Ctrl-C does. ``kept`` is where this run keeps the local files that it replaces.
     """
 
     root: Path
@@ -66,6 +66,7 @@ class ProjectContext:
     spill: Spill = field(default_factory=Spill)
     disks: LocalDisks = LocalDisks()  # noqa: RUF009 - it is frozen
     stop: StopRequest = NEVER
+    kept: Path | None = None
 
     def opened(self, part: PlanPart) -> LivePart:
         """The part with the stores behind its ends; touches no network."""
@@ -94,4 +95,4 @@ class ProjectContext:
             if is_below(str(inside), str(root / STATE_FOLDER)) and inside == Path(os.path.realpath(path))
             else []
         )
-        return LocalLocation(path, (root, *own, *entered, *below))
+        return LocalLocation(path, (root, *own, *entered, *below), self.kept / part.path if self.kept else None)

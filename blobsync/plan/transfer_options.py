@@ -70,6 +70,9 @@ class TransferOptions:
     force: Annotated[
         bool, Option("Write here what fits, even if the disk has too little free space; for u with --keep.")
     ] = False
+    no_trash: Annotated[
+        bool, Option("Replace and delete local files for good, without the trash; for u with --keep.")
+    ] = False
     incomplete: Annotated[bool, Option("Download a checkpoint that is not complete, too.", commands=_DOWN)] = False
     wildcards: bool = False
 
@@ -81,6 +84,11 @@ class TransferOptions:
     def settles_both_ends(self, from_cluster: object) -> bool:
         """Whether ``--keep`` may write at the source's end, too: not if ``-f`` or ``--from-path`` names it."""
         return from_cluster is None and self.from_path is None
+
+
+def replaces_unverified(options: TransferOptions) -> bool:
+    """Whether files may go that were never verified to be in a container."""
+    return options.overwrite or options.mirror or options.keep is not None
 
 
 def from_root(root: Path, paths: Sequence[str], options: TransferOptions) -> tuple[list[str], TransferOptions]:
@@ -134,6 +142,7 @@ class TransferKeywords(TypedDict, total=False):
     nodes: int | None
     detach: bool
     force: bool
+    no_trash: bool
     incomplete: bool
     wildcards: bool
 
@@ -195,6 +204,10 @@ def _check_direction(options: TransferOptions, *, uploads: bool) -> None:
         raise UsageError(
             "--force is about the free space of this machine, to which an upload without --keep writes nothing",
             hint="omit it; --overwrite replaces what has changed at the destination",
+        )
+    if options.no_trash and uploads and options.keep is None:
+        raise UsageError(
+            "--no-trash is about local files, which an upload without --keep never replaces", hint="omit it"
         )
     if options.incomplete and uploads:
         raise UsageError("--incomplete is about downloads of checkpoints", hint="omit it: an upload takes what is here")

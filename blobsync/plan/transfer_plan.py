@@ -24,6 +24,8 @@ from blobsync.base.errors import (
     FileFailure,
     IncompleteTransferError,
     MirrorRefusedError,
+    PlanError,
+    TrashTooSmallError,
 )
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.formatting import count_text
@@ -503,10 +505,12 @@ class TransferPlan:
         return f"<TransferPlan {self.route.value} {_some(self.paths)}: {what}>"
 
     def demand_allowed(self) -> None:
-        """Raise ``MirrorRefusedError`` or ``DiskTooSmallError`` for a plan that must not be carried out."""
+        """Raise ``MirrorRefusedError``, ``DiskTooSmallError`` or ``TrashTooSmallError`` for a plan that must not be
+        carried out."""
         if self.refusals:
             first = self.refusals[0]
-            kind = DiskTooSmallError if first.code is FailureCode.DISK_TOO_SMALL else MirrorRefusedError
+            kinds: tuple[type[PlanError], ...] = (DiskTooSmallError, TrashTooSmallError)
+            kind = next((kind for kind in kinds if kind.code is first.code), MirrorRefusedError)
             raise kind(first.message, hint=first.hint, path=first.path)
 
     @property

@@ -11,6 +11,7 @@ A plan is a value that is made first and carried out in a second step; ``upload`
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -43,6 +44,7 @@ from blobsync.plan.transfer_options import (
     check_options,
     chosen_options,
     from_root,
+    replaces_unverified,
 )
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
 from blobsync.store.open_locations import Connections
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from blobsync.project.progress_listeners import OnProgress
     from blobsync.project.spreading import Spreading
     from blobsync.project.transfer import Transfer
+    from blobsync.project.trash import Restored
     from blobsync.project.verify import VerifyReport
     from blobsync.store.account_features import AccountFeatures
     from blobsync.store.protocol import BlobStore
@@ -389,18 +392,44 @@ class Project:
             return self._move(plan)
         entry = transfer_begun(plan, self.command_line)
         with logged(self._logbook.log, entry) as end, self._recorded(entry):
-            result = self._move(plan)
+            result = self._move(plan, self._keeping(plan, entry.id))
             end(entry_of(entry, result))
         upload_receipts(result, self.connections, notes_to(self.listener))
         return result
 
-    def _move(self, plan: TransferPlan) -> TransferResult:
+    def _keeping(self, plan: TransferPlan, id: str) -> Path | None:
+        """The folder of the trash for the local files that the plan replaces and deletes; None if there are none."""
+        if not replaces_unverified(plan.options) or not self.state.lasting:
+            return None
+        from blobsync.project.trash import going, limits_of, trash_of
+
+        size, trash = sum(going(plan)), trash_of(self.state)
+        if not size:
+            return None if plan.options.no_trash else trash.of_run(id)
+        trash.make_room(limits_of(self.cluster), size)
+        return trash.of_run(id)
+
+    def restore(self, id: str, paths: Paths = (), *, overwrite: bool = False) -> Restored:
+        """Put local files that the run ``id`` replaced or deleted back in their places, from the trash: all, or those
+        of ``paths``.
+
+        A file that is there again is left alone, or with ``overwrite`` put into the trash. Raises
+        ``NothingMatchedError``.
+        """
+        from blobsync.project import trash
+
+        there, chosen = trash.trash_of(self.state), [self._from_root(path) for path in one_or_many(paths, or_none=True)]
+        replacing = there.of_run(new_id()) if overwrite else None
+        trusted = self._open_context.trusted
+        return trash.restore(there, there.find(id), chosen, self.root, trusted, replacing=replacing)
+
+    def _move(self, plan: TransferPlan, kept: Path | None = None) -> TransferResult:
         if plan.spread is None:
-            return self._move_with(plan, self._engines(plan))
-        with self._spreading(plan) as spreading:
+            return self._move_with(plan, self._engines(plan), kept)
+        with self._spreading(plan, kept) as spreading:
             if spreading.merge():
                 plan = self._plan_anew(plan.route.direction, plan.paths, plan.options)
-            return self._move_with(plan, spreading.engines(plan, self._engines(plan)))
+            return self._move_with(plan, spreading.engines(plan, self._engines(plan)), kept)
 
     def detach(self, plan: TransferPlan) -> JobRecord:
         """Let nodes of the cluster carry out a plan that was made with ``detach``, on their own; returns their job."""
@@ -408,18 +437,18 @@ class Project:
             merged = spreading.merge()
         if merged:
             plan = self._plan_anew(plan.route.direction, plan.paths, plan.options)
-        with self._spreading(plan) as spreading:
+        with self._spreading(plan, self._keeping(plan, new_id())) as spreading:
             return spreading.submit(plan)
 
-    def _spreading(self, plan: TransferPlan) -> Spreading:
+    def _spreading(self, plan: TransferPlan, kept: Path | None = None) -> Spreading:
         from blobsync.project.spreading import Spreading
 
-        return Spreading(self._open_context, self.state, plan, self.environ, self.listener)
+        return Spreading(replace(self._open_context, kept=kept), self.state, plan, self.environ, self.listener)
 
-    def _move_with(self, plan: TransferPlan, engines: Engines) -> TransferResult:
+    def _move_with(self, plan: TransferPlan, engines: Engines, kept: Path | None) -> TransferResult:
         from blobsync.transfer.carry_out import carry_out
 
-        context, folder = self._open_context, self.state.folder("receipts")
+        context, folder = replace(self._open_context, kept=kept), self.state.folder("receipts")
         result = carry_out(plan, context, engines, self.listener, folder, context.spill)
         if not result.failures and has_intents(self.state):
             from blobsync.project.killed_runs import forget_killed_runs
@@ -504,6 +533,10 @@ class Project:
         ends = [part.destination for part in plan.parts_with(Action.DELETE)]
         emptied = {end.container for end in ends if isinstance(end, BlobLocation)}
         plan = replace(plan, warnings=(*plan.warnings, *map(self._recovery, sorted(emptied))))
+        if replaces_unverified(options) and not options.no_trash:
+            from blobsync.project.trash import limits_of, too_much
+
+            plan = replace(plan, refusals=(*plan.refusals, *too_much(plan, limits_of(self.cluster))))
         if options.nodes is None:
             return plan
         from blobsync.project.spreading import with_spread
@@ -1141,6 +1174,11 @@ class Project:
         from blobsync.plan.path_mapping import nested
 
         return tuple(self.resolve(f"{self.root}/{prefix}/") for prefix in nested(place.path, self.cluster))
+
+
+def new_id() -> str:
+    """The id of a run that the history does not have."""
+    return os.urandom(4).hex()
 
 
 def spill_of(state: StateDir, environ: Mapping[str, str]) -> Spill:

@@ -793,7 +793,7 @@ def _delete_blobs(end: OpenBlob, deletions: Sequence[FileAction]) -> dict[str, s
 def _delete_files(end: LocalLocation, deletions: Sequence[FileAction]) -> dict[str, str]:
     failures: dict[str, str] = {}
     folders: set[str] = set()
-    below = LocalFolder(end.path, end.boundary)
+    below = LocalFolder(end.path, end.boundary, kept=end.kept)
     for action in deletions:
         try:
             below.remove(relative_name(action.path), action.destination)

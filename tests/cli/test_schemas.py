@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SCHEMAS = {name: document_schema(name, shapes) for name, shapes in answers().items()}
 # These run in the terminal, or until they are stopped.
 _WITHOUT_JSON = ("local", "web", "demo", "cat")
-_GROUPS = ("checkpoint", "tunnel", "keep", "config", "convert", "compute", "azcopy", "emulator")
+_GROUPS = ("checkpoint", "tunnel", "trash", "keep", "config", "convert", "compute", "azcopy", "emulator")
 
 
 def test_every_command_has_a_schema_or_says_that_it_has_no_json(cli: Cli) -> None:

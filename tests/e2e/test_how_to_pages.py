@@ -29,7 +29,7 @@ def test_a_deleted_blob_comes_back_and_doctor_speaks_of_recovery(project: Projec
     write_tree(project.data, _FILES)
     assert project.run("u", "data").code == 0
     container.blob("data/voc20/labels.txt").delete_blob()
-    verify, upload, doctor, download = _commands("restore-a-deleted-blob")
+    verify, upload, doctor, download, *_ = _commands("../undo")
     shown = project.run(*verify)
     assert (shown.code, shown.out.splitlines()[0]) == (3, "local only: data/voc20/labels.txt"), str(shown)
     assert project.run(*upload).out.startswith("uploaded 1 file, 3 B")

@@ -376,7 +376,8 @@ def set_aside_here(
     part, actions = opened(world, plan)
     assert isinstance(part.destination, LocalLocation)
     aside = f"v/{actions[0].aside}"
-    end = Busy(part.destination.path, part.destination.boundary, lambda name, file: meanwhile(name, file, aside))
+    place = part.destination
+    end = Busy(place.path, place.boundary, meanwhile=lambda name, file: meanwhile(name, file, aside))
     before = open_files()
     found = conflict_resolution.set_aside(replace(part, destination=end), actions, [])
     assert open_files() <= before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -74,6 +75,10 @@ def test_workers_read_a_local_folder_as_it_was_written() -> None:
     folder = LocalLocation(Path("/p/data"), (Path("/p"), Path("/mnt")))
     assert folder.to_json() == {"root": "/p/data", "boundary": ["/p", "/mnt"]}
     assert LocalLocation.from_json(folder.to_json()) == folder
+    trashing = replace(folder, kept=Path("/p/.blobsync/trash/1/data"))
+    assert LocalLocation.from_json(trashing.to_json()).kept == trashing.kept
+    assert trashing.kept is not None
+    assert (trashing.child("a").kept, trashing.parent.kept) == (trashing.kept / "a", trashing.kept.parent)
     for wrong in ({}, {"root": "/p"}, {"root": 1, "boundary": []}):
         with pytest.raises((KeyError, TypeError)):
             LocalLocation.from_json(wrong)

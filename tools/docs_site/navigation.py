@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 KINDS: Mapping[str, Sequence[str]] = {
     "Start": ("overview", "tutorial", "concepts", "verified"),
     "Recipes": (
-        *("how-to/restore-a-deleted-blob", "how-to/share-a-folder", "how-to/limit-bandwidth", "how-to/many-accounts"),
+        *("undo", "how-to/share-a-folder", "how-to/limit-bandwidth", "how-to/many-accounts"),
         *("how-to/use-a-proxy", "how-to/without-internet", "how-to/in-ci", "how-to/from-azcopy", "how-to/from-rclone"),
         *("how-to/from-dvc", "migrating-from-act"),
     ),

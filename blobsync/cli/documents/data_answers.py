@@ -300,6 +300,16 @@ _LINK = record(
         "permission": TEXT,
     }
 )
+_TRASHED = record(
+    {
+        "id": described(TEXT, "of the run that replaced or deleted them, as in the history"),
+        "at": MOMENT,
+        "removed_after": described(MOMENT, "from then on the next run that needs the trash removes them"),
+        "count": COUNT,
+        "bytes": BYTES,
+    },
+    {"files": list_of(record({"path": PATH, "size": BYTES}))},
+)
 _REMOVED = {"paths": list_of(PATH), "count": COUNT, "bytes": BYTES, "dry_run": FLAG, "deleted": COUNT, "failed": COUNT}
 
 
@@ -357,4 +367,7 @@ def data_answers(job: Schema) -> Mapping[str, Sequence[Schema]]:
         "resolve": (record({"paths": list_of(_PLACE)}),),
         "url": (record({"urls": list_of(_LINK), "warnings": list_of(TEXT)}),),
         "rm": (record(_REMOVED, {"receipt": RECEIPT}),),
+        "trash ls": (record({"runs": list_of(_TRASHED), "bytes": BYTES}),),
+        "trash restore": (record({"id": TEXT, "restored": COUNT, "failed": COUNT, "bytes": BYTES}),),
+        "trash empty": (record({"ids": list_of(TEXT), "deleted": COUNT, "bytes": BYTES}),),
     }
