@@ -146,26 +146,14 @@ class LoginNode:
         """The exit code and time in each job's ``exit_code`` file, and in those of its tasks; removes the secrets of
         the ``ended`` ones."""
 
-        def read(answers: Any) -> list[RecordedEnd | None]:
-            found = [
-                None if each is None else RecordedEnd(int(each[0]), float(each[1]), _ends(each[2:])) for each in answers
-            ]
-            if len(found) != len(folders):
-                raise ValueError("not as many as requested")
-            return found
+        def read(each: Any) -> RecordedEnd | None:
+            return None if each is None else RecordedEnd(int(each[0]), float(each[1]), _ends(each[2:]))
 
-        return self._ask(read, verb="codes", folders=list(folders), ended=list(ended))
+        return self._ask_for_each(read, folders, verb="codes", ended=list(ended))
 
     def task_codes(self, folders: Sequence[str]) -> list[TaskEnds]:
         """The number, exit code and end of each task that recorded them, for each job."""
-
-        def read(answers: Any) -> list[TaskEnds]:
-            found = [_ends(each) for each in answers]
-            if len(found) != len(folders):
-                raise ValueError("not as many as requested")
-            return found
-
-        return self._ask(read, verb="task_codes", folders=list(folders))
+        return self._ask_for_each(_ends, folders, verb="task_codes")
 
     def last_lines(self, folder: str) -> dict[int, str]:
         """The last line of each task's log, by the task's number."""
@@ -173,14 +161,18 @@ class LoginNode:
 
     def begun(self, folders: Sequence[str]) -> list[bool]:
         """Whether each job's command was started, by what its processes wrote."""
+        return self._ask_for_each(bool, folders, verb="begun")
 
-        def read(answers: Any) -> list[bool]:
-            found = [bool(each) for each in answers]
+    def _ask_for_each(self, read: Callable[[Any], _Answer], folders: Sequence[str], **request: Any) -> list[_Answer]:
+        """Run a request whose response has a value for each folder."""
+
+        def read_all(answers: Any) -> list[_Answer]:
+            found = [read(each) for each in answers]
             if len(found) != len(folders):
                 raise ValueError("not as many as requested")
             return found
 
-        return self._ask(read, verb="begun", folders=list(folders))
+        return self._ask(read_all, folders=list(folders), **request)
 
     def _ask(self, read: Callable[[Any], _Answer], **request: Any) -> _Answer:
         """Run a request; ``read`` parses the response, or raises."""

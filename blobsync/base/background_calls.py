@@ -6,6 +6,7 @@ Ctrl-C would then take as long as the slowest request, or as reading all queued 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -96,3 +97,8 @@ def side_by_side(call: Callable[[A], T], items: Iterable[A], threads: int, stop:
         gone.set()
         for _ in range(started):
             todo.put(None)
+
+
+def usable_cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from blobsync.base.background_calls import usable_cores
 from blobsync.base.errors import LocalFileError, SecretsFoundError
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.plain_json import parse_json
@@ -28,7 +29,6 @@ from blobsync.code.files import CodeFile, CodeRules, Decision, find_code
 from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, PossibleSecret, scan
 from blobsync.local.files import SourceFile
 from blobsync.local.os_errors import ChangedWhileReadError
-from blobsync.plan.engine_model import usable_cores
 
 CONFIGURATION = "aux_data/"
 

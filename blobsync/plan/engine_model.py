@@ -22,7 +22,6 @@ first files, and its use of the CPU decides.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -259,8 +258,3 @@ def processes_after_trial(most: int, use: CpuUse) -> int:
     if use.own < _BUSY * use.seconds:
         return 1
     return min(most, 1 + round(use.idle / use.seconds))
-
-
-def usable_cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

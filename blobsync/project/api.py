@@ -1007,7 +1007,8 @@ class Project:
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _engine_rules(self, options: TransferOptions) -> EngineRules:
-        from blobsync.plan.engine_model import EngineRules, usable_cores
+        from blobsync.base.background_calls import usable_cores
+        from blobsync.plan.engine_model import EngineRules
         from blobsync.project.engine_set import requested_engine
 
         copying = self.from_cluster is not None

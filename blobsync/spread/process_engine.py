@@ -16,13 +16,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from blobsync.base.background_calls import usable_cores
 from blobsync.base.errors import BlobsyncError, CredentialError, FailureCode, FileFailure, ProcessError
 from blobsync.base.events import Connected, Disconnected, Listener, Note, UnderWay
 from blobsync.base.formatting import count_text
 from blobsync.base.process import ProcessRunner
 from blobsync.direct.pool import CircuitBreaker, not_tried
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.engine_model import TRIAL_FILE, CpuUse, processes_after_trial, usable_cores
+from blobsync.plan.engine_model import TRIAL_FILE, CpuUse, processes_after_trial
 from blobsync.plan.spreading import shard_count
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.spread.file_json import FormatError

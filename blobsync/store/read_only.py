@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from blobsync.base.errors import BlobsyncError, PlanError, StorageUnreachableError
 from blobsync.base.locations import BlobContainer
-from blobsync.base.redaction import SasToken, SignedUrl
+from blobsync.base.redaction import SignedUrl
 from blobsync.config.model import ListedFile
 from blobsync.store.account_features import UNKNOWN, AccountFeatures
-from blobsync.store.protocol import (
-    ANYTHING,
-    BlobInfo,
-    BlobProperties,
-    BlockKind,
-    BlockList,
-    CopiedBlob,
-    Orders,
-    Precondition,
-    Sent,
-)
+from blobsync.store.protocol import BlobInfo, BlobProperties, BlockKind, BlockList, Orders
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,8 +21,6 @@ if TYPE_CHECKING:
 LONGEST_SOURCE_URL = 2048
 # How often a body that breaks off is continued.
 _MOST_BREAKS = 5
-
-_NO_PROPERTIES = BlobProperties()
 
 
 class ReadOnlyStore:
@@ -51,72 +38,11 @@ class ReadOnlyStore:
         """See the protocol; there are none."""
         return None
 
-    def put(
-        self,
-        name: str,
-        body: bytes,
-        *,
-        md5: bytes,
-        properties: BlobProperties = _NO_PROPERTIES,
-        condition: Precondition = ANYTHING,
-        sent: Sent | None = None,
-    ) -> BlobInfo:
-        """Refused."""
-        raise self.refusal(name)
+    def _refused(self, *given: Any, **words: Any) -> Any:
+        name = given[0]
+        raise self.refusal(name if isinstance(name, str) else ", ".join(name))
 
-    def put_block(self, name: str, block_id: str, body: bytes, *, sent: Sent | None = None) -> None:
-        """Refused."""
-        raise self.refusal(name)
-
-    def put_block_list(
-        self,
-        name: str,
-        block_ids: Sequence[str],
-        *,
-        size: int,
-        md5: bytes,
-        properties: BlobProperties = _NO_PROPERTIES,
-        condition: Precondition = ANYTHING,
-        committed: AbstractSet[str] = frozenset(),
-    ) -> BlobInfo:
-        """Refused."""
-        raise self.refusal(name)
-
-    def put_from_url(
-        self,
-        name: str,
-        source_url: str,
-        source_sas: SasToken | None,
-        *,
-        condition: Precondition = ANYTHING,
-        tier: str = "",
-        source_etag: str = "",
-    ) -> CopiedBlob:
-        """Refused."""
-        raise self.refusal(name)
-
-    def put_block_from_url(
-        self,
-        name: str,
-        block_id: str,
-        source_url: str | SignedUrl,
-        source_sas: SasToken | None,
-        *,
-        start: int,
-        length: int,
-        source_etag: str = "",
-        source_md5: bytes | None = None,
-    ) -> int | None:
-        """Refused."""
-        raise self.refusal(name)
-
-    def delete(self, name: str, *, etag: str | None = None) -> bool:
-        """Refused."""
-        raise self.refusal(name)
-
-    def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """Refused."""
-        raise self.refusal(", ".join(names))
+    put = put_block = put_block_list = put_from_url = put_block_from_url = delete = delete_many = _refused
 
 
 class SourceStore(ReadOnlyStore):

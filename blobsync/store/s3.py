@@ -39,7 +39,7 @@ from blobsync.config.model import StorageAccount
 from blobsync.store.protocol import MAX_BLOB_BYTES, BlobInfo, BlobProperties, Checksum
 from blobsync.store.read_only import SourceReader, SourceStore
 from blobsync.store.rest.transport import CERTIFICATE_HINT, UNTRUSTED_CERTIFICATE
-from blobsync.store.rest.xml import BadAnswerError, Markers
+from blobsync.store.rest.xml import BadAnswerError, Markers, checked_etag
 from blobsync.store.source_trust import check_bucket
 
 # The client of boto3, as far as it is used: ``list_objects_v2``, ``head_object``, ``get_object``,
@@ -53,7 +53,6 @@ _BUNDLES = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 # Version ids have up to so many characters; most buckets have none.
 _ANY_VERSION = "v" * 40
 _MD5 = pattern(r"[0-9a-f]{32}")
-_ETAG = pattern(r"[\x21\x23-\x7e]{1,256}")
 _RANGE = pattern(r"bytes ([0-9]{1,15})-[0-9]{1,15}/([0-9]{1,15})")
 # A page has up to 1,000 names of up to 1,024 bytes, in XML; boto3 reads an answer whole.
 _MOST_ANSWER = 8 << 20
@@ -63,6 +62,8 @@ _DIRECTORY_BUCKET = "--x-s3"
 _ARCHIVES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 # Names in answers, with the bytes of each. A composite one is of the checksums of parts, which nobody else knows.
 _CHECKSUMS = {"crc64nvme": 8, "sha256": 32, "sha1": 20, "crc32c": 4, "crc32": 4}
+# What a malformed answer about objects raises.
+_MISREAD = (KeyError, TypeError, ValueError, BadAnswerError)
 _GOOGLE_HASHES = {"crc32c": 4, "md5": 16}
 # https://learn.microsoft.com/rest/api/storageservices/setting-and-retrieving-properties-and-metadata-for-blob-resources
 _METADATA_NAME = pattern(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -266,7 +267,7 @@ class S3Store(SourceStore):
         try:
             folders = [str(each["Prefix"]) for each in page.get("CommonPrefixes", ())]
             objects = [_listed(each) for each in page.get("Contents", ())]
-        except (KeyError, TypeError, ValueError) as error:
+        except _MISREAD as error:
             raise StorageError(f"{self._container}: cannot understand the listing") from error
         for each in (*folders, *(blob.name for blob in objects)):
             if not each.startswith(prefix):
@@ -300,7 +301,7 @@ class S3Store(SourceStore):
 
     def _info(self, name: str, reply: Mapping[str, Any]) -> BlobInfo:
         try:
-            etag = _etag(reply["ETag"])
+            etag = checked_etag(reply["ETag"])
             kept_by_key = reply.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in reply
             is_md5 = not kept_by_key and not self._container.name.endswith(_DIRECTORY_BUCKET)
             google = _google_hashes(reply)
@@ -319,7 +320,7 @@ class S3Store(SourceStore):
                 # Suspended versioning gives this one name to each new version.
                 version="" if version == "null" else version,
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except _MISREAD as error:
             raise StorageError(f"{self._shown(name)}: cannot understand what the service says of it") from error
 
     def _shown(self, name: str) -> str:
@@ -333,7 +334,7 @@ def _listed(entry: Mapping[str, Any]) -> BlobInfo:
     return BlobInfo(
         str(entry["Key"]),
         _size(entry["Size"]),
-        _etag(entry["ETag"]),
+        checked_etag(entry["ETag"]),
         last_modified=_seconds(entry.get("LastModified")),
         tier=storage,
         # Consoles make them so that an empty folder shows.
@@ -347,13 +348,6 @@ def _archived(storage: str | None, restore: str) -> str:
     if storage not in _ARCHIVES or 'ongoing-request="false"' in restore:
         return ""
     return f"it is in the storage class {storage}, and has to be restored before it can be read"
-
-
-def _etag(text: str) -> str:
-    etag = text.removeprefix('"').removesuffix('"')
-    if not _ETAG.fullmatch(etag):
-        raise ValueError("not an ETag")
-    return etag
 
 
 def _size(value: object) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from urllib.parse import urljoin, urlsplit
 
@@ -111,11 +111,7 @@ class UrlListStore(SourceStore):
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Each file of the list as its server has it now, in the order of the names. Raises the store's errors: for one
         that cannot be reached, too."""
-        names = sorted(name for name in self._files if name.startswith(prefix))
-        for name, info in zip(names, side_by_side(self.head, names, _HEADS), strict=True):
-            if info is None:
-                raise BlobNotFoundError(f"{self._shown(name)}: there is no such file", path=name)
-            yield info
+        return self._infos(sorted(name for name in self._files if name.startswith(prefix)))
 
     def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
         """One level of it."""
@@ -127,9 +123,12 @@ class UrlListStore(SourceStore):
                 folders |= {f"{prefix}{first}/"} if slash else set()
                 here += [] if slash else [name]
         yield from sorted(folders)
-        for name, info in zip(here, side_by_side(self.head, here, _HEADS), strict=True):
+        yield from self._infos(here)
+
+    def _infos(self, names: Sequence[str]) -> Iterator[BlobInfo]:
+        for name, info in zip(names, side_by_side(self.head, names, _HEADS), strict=True):
             if info is None:
-                raise BlobNotFoundError(f"{self._shown(name)}: there is no such file", path=name)
+                raise self._missing(name)
             yield info
 
     def head(self, name: str) -> BlobInfo | None:
@@ -157,7 +156,7 @@ class UrlListStore(SourceStore):
         """The content type and language. Raises ``BlobNotFoundError``."""
         found = self.described(name)
         if found is None:
-            raise BlobNotFoundError(f"{self._shown(name)}: there is no such file", path=name)
+            raise self._missing(name)
         return found[1]
 
     def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> SourceReader:
@@ -289,6 +288,9 @@ class UrlListStore(SourceStore):
         if listed is None:
             raise BlobNotFoundError(f"{name} is not in {self._container}", path=name)
         return listed.url
+
+    def _missing(self, name: str) -> BlobNotFoundError:
+        return BlobNotFoundError(f"{self._shown(name)}: there is no such file", path=name)
 
     def _shown(self, name: str) -> str:
         return redact_word(self._url(name))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_a_range_of_one_version_is_read(mount: Path) -> None:
 def test_nothing_is_written_to_a_mount(mount: Path) -> None:
     store = MountedStore(MountedLocation(mount))
     before = sorted(mount.rglob("*"))
-    for write in (
+    writes: list[Callable[[], object]] = [
         lambda: store.put("x", b"", md5=b""),
         lambda: store.put_block("x", "", b""),
         lambda: store.put_block_list("x", [], size=0, md5=b""),
@@ -63,7 +64,8 @@ def test_nothing_is_written_to_a_mount(mount: Path) -> None:
         lambda: store.put_block_from_url("x", "", "", None, start=0, length=1),
         lambda: store.delete("b.txt"),
         lambda: store.delete_many(["b.txt"]),
-    ):
+    ]
+    for write in writes:
         with pytest.raises(AccessDeniedError, match="is read-only"):
             write()
     assert sorted(mount.rglob("*")) == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from blobsync.base.background_calls import usable_cores
 from blobsync.plan.engine_model import (
     LEAST_SECONDS,
     CpuUse,
@@ -14,7 +15,6 @@ from blobsync.plan.engine_model import (
     processes_after_trial,
     seconds_in_turn,
     trial_files,
-    usable_cores,
 )
 from blobsync.plan.transfer_plan import Route
 

@@ -581,9 +581,9 @@ def read_cluster(
 ) -> ClusterSummary:
     """Summarise the cluster; ``pods`` are all that are visible, ``jobs`` are ours."""
     usable = [node for node in nodes if _is_ready(node)]
-    names = {str(_at(node, "metadata", "name")) for node in usable}
+    names = {_text(node, "metadata", "name") for node in usable}
     here = [pod for pod in pods if pod.node in names and not pod.is_over]
-    total = sum(_whole(_at(node, "status", "allocatable", gpu_resource)) for node in usable)
+    total = sum(_digits(_map(node, "status", "allocatable").get(gpu_resource)) for node in usable)
     states = [job_state(job, [pod for pod in pods if pod.job == job.name]) for job in jobs]
     unusable = len(nodes) - len(usable)
     return ClusterSummary(
@@ -610,18 +610,5 @@ def holders_of(jobs: Sequence[KubernetesJob], pods: Sequence[Pod]) -> tuple[Hold
 
 
 def _is_ready(node: Mapping[str, Any]) -> bool:
-    conditions = _at(node, "status", "conditions")
-    ready = [one for one in conditions if isinstance(one, Mapping) and one.get("type") == "Ready"] if conditions else []
-    return not _at(node, "spec", "unschedulable") and all(one.get("status") == "True" for one in ready)
-
-
-def _at(body: Mapping[str, Any], *path: str) -> Any:
-    here: Any = body
-    for part in path:
-        here = here.get(part) if isinstance(here, Mapping) else None
-    return here
-
-
-def _whole(value: object) -> int:
-    text = str(value)
-    return int(text) if text.isascii() and text.isdigit() else 0
+    ready = [one for one in _list(_map(node, "status"), "conditions") if _text(one, "type") == "Ready"]
+    return not _map(node, "spec").get("unschedulable") and all(one.get("status") == "True" for one in ready)

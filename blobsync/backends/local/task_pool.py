@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from blobsync.backends.local.fleet import CANCELED, PATIENCE_SECONDS
 from blobsync.backends.local.run_files import RunFiles
+from blobsync.base.background_calls import usable_cores
 from blobsync.base.errors import shell_code
 from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.jobspec.spec import TASK_VARIABLE, JobSpec, State, TaskArray, TaskInfo
@@ -42,7 +43,7 @@ class TaskPool:
         shares = [tuple(gpus[at : at + each]) for at in range(0, len(gpus) - each + 1, each)] if each else []
         # A transfer's tasks all see what the job has.
         several = min(array.parallel or MOST_AT_A_TIME, array.count, MOST_AT_A_TIME)
-        room = len(shares) or (MOST_AT_A_TIME if array.parallel else max(1, cores() // spec.procs_per_node))
+        room = len(shares) or (MOST_AT_A_TIME if array.parallel else max(1, usable_cores() // spec.procs_per_node))
         self._free = [shares[at] if shares else tuple(gpus) for at in range(min(several, room))]
         self._running: dict[int, tuple[RunningProcess, TaskInfo, tuple[str, ...]]] = {}
         self._asked: dict[int, float] = {}
@@ -96,8 +97,3 @@ class TaskPool:
         if code or task.stderr_tail():
             with self._files.log.open("a") as log:
                 log.write(f"task {number} ended with {code}\n{task.stderr_tail()}".rstrip() + "\n")
-
-
-def cores() -> int:
-    """The number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
