@@ -15,10 +15,9 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from blobsync.base.errors import BlobsyncError, LocalFileError
@@ -32,8 +31,8 @@ BATCH = 500
 
 
 class Layout(NamedTuple):
-    """The ``tables`` of a ``version``, as statements that create those that are missing, and the ``columns`` that the
-    tables of each earlier version lack that is still read.
+    """The ``tables`` of a ``version``, as statements that create those that are missing. The versions before it that it
+    ``extends`` lack nothing but whole tables.
 
     An earlier version kept some of it in the files and folders ``earlier`` beside the file: ``take_over`` gets the
     connection, the file, and what brings it up to date in the transaction that is open then.
@@ -41,7 +40,7 @@ class Layout(NamedTuple):
 
     version: int
     tables: str
-    columns: Mapping[int, str] = MappingProxyType({})
+    extends: tuple[int, ...] = ()
     earlier: tuple[str, ...] = ()
     take_over: Callable[[sqlite3.Connection, Path, Callable[[], None]], None] | None = None
 
@@ -218,24 +217,20 @@ def _bring_up_to_date(db: sqlite3.Connection, file: Path, layout: Layout, *, sta
     version = version_of(db)
     if version == layout.version:
         return
-    if version in layout.columns:
-        _run(db, layout.columns[version])
-    elif version and not starts_anew:
-        raise _NewerFileError("it was written by a newer blobsync")
-    elif version:
+    if version and version not in layout.extends:
+        if not starts_anew and version > layout.version:
+            raise _NewerFileError("it was written by a newer blobsync")
+        if not starts_anew:
+            raise sqlite3.DatabaseError("it was written by a much older blobsync")
         for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             db.execute(f'DROP TABLE "{name}"')
     # Where that fails, its folder is for the owner alone.
     with suppress(OSError):
         file.chmod(0o600)
-    _run(db, layout.tables)
-    db.execute(f"PRAGMA user_version = {layout.version}")
-
-
-def _run(db: sqlite3.Connection, statements: str) -> None:
     # Not as a script: that would end the transaction.
-    for statement in statements.split(";"):
+    for statement in layout.tables.split(";"):
         db.execute(statement)
+    db.execute(f"PRAGMA user_version = {layout.version}")
 
 
 def version_of(db: sqlite3.Connection) -> int:

@@ -61,7 +61,7 @@ CREATE TABLE IF NOT EXISTS checksums (
     PRIMARY KEY (root, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS features (container TEXT PRIMARY KEY, found TEXT NOT NULL) WITHOUT ROWID;
 """
-_LAYOUT = Layout(4, _SCHEMA, {1: "", 2: "", 3: ""})
+_LAYOUT = Layout(4, _SCHEMA, extends=(3,))
 
 
 class Record(NamedTuple):

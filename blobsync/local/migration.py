@@ -26,17 +26,8 @@ _BEGUN, _RUNNING, _KEEPERS = "begun", "running", "keepers"
 _DOWNLOADS, _FETCHES = "downloads", "fetches"
 UNFINISHED = (_BLOCKS, _BEGUN, _RUNNING, _DOWNLOADS, _FETCHES)
 
-# What the tables of each version of jobs.sqlite lack.
-JOB_COLUMNS = {
-    1: """
-        alter table jobs add column confirmed real not null default 0;
-        alter table jobs add column home text not null default ''
-    """,
-    2: "",
-    3: "alter table node_changes add column seen integer not null default 0",
-    4: "",
-    5: "",
-}
+# Of jobs.sqlite.
+VERSION = 5
 
 # The earlier version fails to read it, and shows the name of the missing table.
 _REFUSAL = """
@@ -52,7 +43,7 @@ def take_over_transfers(db: sqlite3.Connection, file: Path, bring_up_to_date: Ca
     """Move the log of transfers into the file of the jobs."""
     (old,) = map(file.with_name, TRANSFERS)
     version = version_of(db)
-    if version not in JOB_COLUMNS and (version or not old.exists()):
+    if version not in (0, VERSION) or (not version and not old.exists()):
         return
     _demand_alone(file.parent)
     try:

@@ -58,7 +58,7 @@ create table if not exists tasks (run_id text primary key, states text not null)
 create table if not exists transfers (id text primary key, began real not null, entry text not null);
 create index if not exists transfers_by_time on transfers (began)
 """,
-    {**migration.JOB_COLUMNS, 6: ""},
+    (migration.VERSION, 6),
     migration.TRANSFERS,
     migration.take_over_transfers,
 )

@@ -98,10 +98,16 @@ def write_seal(folder: Path, seal: StateSeal, key: SealKey, *, replaces: bool) -
     Raises ``OSError``.
     """
     body = json.dumps({"id": seal.id, "paths": seal.paths}).encode("ascii")
-    part, file = folder / f"{SEAL_FILE}.{os.urandom(4).hex()}", folder / SEAL_FILE
+    _create(folder / SEAL_FILE, key.seal(_KIND, folder.name, SEAL_FILE, body), replaces=replaces)
+
+
+def _create(file: Path, content: bytes, *, replaces: bool = False) -> None:
+    """Write a file that has all its content from the start: two processes at once end up with the first one's, unless
+    ``replaces``."""
+    part = file.with_name(f"{file.name}.{os.urandom(4).hex()}")
     try:
         with open(os.open(part, _NEW, 0o600), "wb") as stream:
-            stream.write(key.seal(_KIND, folder.name, SEAL_FILE, body))
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         if replaces or not _linked(part, file):
@@ -136,8 +142,6 @@ TRUST_STATE = "blobsync config trust-state"
 _MARK_CHARS = 16
 _STATE_NAME = pattern(r"state-[0-9a-f]{16}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ_KEY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NEW_KEY = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class TrustedState(NamedTuple):
@@ -522,7 +526,7 @@ def _outside_name(project: Path, environ: Mapping[str, str]) -> Path:
 def _ignore_in_git(folder: Path) -> None:
     # Keep the index and receipts out of commits. Never through a link that came with the project.
     with suppress(FileExistsError):
-        fd = os.open(folder / ".gitignore", _NEW_KEY, 0o644)
+        fd = os.open(folder / ".gitignore", _NEW, 0o644)
         with open(fd, "w", encoding="utf-8") as file:
             file.write("*\n")
 
@@ -532,27 +536,11 @@ def _key(home: Path) -> bytes:
     make_private(home)
     file = home / KEY_FILE
     if not file.exists():
-        _make_key(home, file)
-    fd = os.open(file, _READ_KEY)
+        _create(file, os.urandom(KEY_BYTES))
+    fd = os.open(file, _READ)
     with open(fd, "rb") as stream:
         demand_ours(os.fstat(fd), file, is_secret=True)
         key = stream.read(KEY_BYTES + 1)
     if len(key) != KEY_BYTES:
         raise OSError(22, "it is not a valid key: remove it, and blobsync creates a new one", str(file))
     return key
-
-
-def _make_key(home: Path, file: Path) -> None:
-    """Create it under a temporary name first: two commands at once must end up with one key, never with half of one."""
-    part = home / f"{KEY_FILE}.{os.urandom(4).hex()}"
-    with open(os.open(part, _NEW_KEY, 0o600), "wb") as stream:
-        stream.write(os.urandom(KEY_BYTES))
-    try:
-        os.link(part, file)
-    except FileExistsError:
-        pass
-    except OSError:
-        # A file system without hard links.
-        os.replace(part, file)
-    finally:
-        part.unlink(missing_ok=True)

@@ -23,16 +23,16 @@ from blobsync.base.locations import Bucket, LocalLocation
 from blobsync.base.seals import SealKey
 from blobsync.direct.engine import DirectEngine
 from blobsync.jobspec.spec import SERVICES, SPREAD_KEY
-from blobsync.local.index import Index, PairIndex
+from blobsync.local.index import Index
 from blobsync.local.resume_records import WriteIntents
 from blobsync.local.state_dir import StateDir
 from blobsync.node.job import NodeJob
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.setup import clean_up
-from blobsync.plan.project_context import LivePart, key_between, without_stores
+from blobsync.plan.project_context import LivePart, OpenedParts, key_between, without_stores
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import EngineChoice, FileAction, IndexKey, Part, PlanPart, TransferPlan
+from blobsync.plan.transfer_plan import EngineChoice, FileAction, Part, TransferPlan
 from blobsync.spread.claim import free_claim
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.probe import probe_problem, remove_probe
@@ -163,15 +163,11 @@ class _TaskRun:
             free_claim(ContainerStore(self._places.container(self._orders["container"]), self._orders["claim"]))
 
     def _opened_ends(self) -> list[Ends]:
-        return [
-            Ends(_end(each["source"], self._places), _end(each["destination"], self._places))
-            for each in self._orders["ends"]
-        ]
+        return _ends(self._orders, self._places)
 
     def _tools(self) -> Tools:
         # Connections and locks of another process are of no use.
-        places = self._places.anew()
-        ends = [Ends(_end(each["source"], places), _end(each["destination"], places)) for each in self._orders["ends"]]
+        ends = _ends(self._orders, self._places.anew())
         return Tools({(str(each.source), str(each.destination)): each for each in ends}, self._engine(None))
 
     def _engine(self, processes: int | None) -> DirectEngine:
@@ -201,6 +197,10 @@ def _source_problem(ends: Sequence[Ends]) -> str:
             except BlobsyncError as error:
                 return f"{error.message} ({error.hint})" if error.hint else error.message
     return ""
+
+
+def _ends(orders: Mapping[str, Any], places: JobPlaces) -> list[Ends]:
+    return [Ends(_end(each["source"], places), _end(each["destination"], places)) for each in orders["ends"]]
 
 
 def _end(given: Mapping[str, Any], places: JobPlaces) -> OpenLocation:
@@ -282,7 +282,7 @@ def _carry_out(
         engine=_ENGINE,
         created_at=time.time(),
     )
-    found = carry_out(plan, _Opened(parts, index), Engines({"direct": lambda: engine}), NoteListener(write), None)
+    found = carry_out(plan, OpenedParts(parts, index), Engines({"direct": lambda: engine}), NoteListener(write), None)
     failures = [{"path": each.path, "code": str(each.code), "message": each.message} for each in found.failures]
     return Result(job.spec.run_id, int(found.exit_code), found.transferred, found.verified, failures)
 
@@ -304,19 +304,6 @@ def _parts(shards: Sequence[Shard], ends: Sequence[Ends]) -> list[LivePart]:
         Part(shard.path, shard.route, *known[key], key_between(*known[key]), actions=tuple(actions[key]))
         for key, shard in first.items()
     ]
-
-
-class _Opened(NamedTuple):
-    """The parts of a plan, which are open already."""
-
-    parts: list[LivePart]
-    known: Index
-
-    def opened(self, part: PlanPart) -> LivePart:
-        return next(each for each in self.parts if each.key == part.key)
-
-    def records(self, key: IndexKey) -> PairIndex:
-        return self.known.pair(*key.roots)
 
 
 class _Ended(NamedTuple):

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Event, Expected, FilesCounted, FilesDone, Looked, Note
@@ -42,7 +41,7 @@ from blobsync.plan.clashes import Names
 from blobsync.plan.decisions import check_names, decide_all
 from blobsync.plan.disk_space import WrittenHere, lacking_room
 from blobsync.plan.pairing import is_as_recorded
-from blobsync.plan.project_context import LivePart, without_stores
+from blobsync.plan.project_context import LivePart, OpenedParts, without_stores
 from blobsync.plan.survey import Request, survey
 from blobsync.plan.transfer_options import TransferOptions, ignored_by
 from blobsync.plan.transfer_plan import (
@@ -51,7 +50,6 @@ from blobsync.plan.transfer_plan import (
     FileAction,
     IndexKey,
     Part,
-    PlanPart,
     Route,
     Shape,
     TransferPlan,
@@ -120,7 +118,7 @@ class NodeTransfers:
         self._index = Index(job.beside("index.sqlite"), job.say)
         self._journal = BlockJournal(job.beside("blocks.sqlite"), job.say)
         self._engines = Engines({"direct": partial(DirectEngine, journal=self._journal)})
-        self.progress = self._listener = NodeProgress(job)
+        self.progress = NodeProgress(job)
         self._down = _DOWN if job.in_place else _DOWN_ANEW
 
     def close(self) -> None:
@@ -152,7 +150,7 @@ class NodeTransfers:
         records = self._index.pair(*part.key.roots)
         ignored = ignored_by([(below, ignore)])
         request = Request(part, links, records, wanted=wanted, compare_content=True, ignored=ignored)
-        looked = survey(request, self._listener.emit)
+        looked = survey(request, self.progress.emit)
         actions, extras = decide_all(looked.pairs, Route.DOWNLOAD, self._down, shown=shown)
         rule = _name_rule(looked.shape, target)
         check_names(actions, [*extras, *looked.not_chosen], shown, rule, one_case=ignores_case(target))
@@ -195,13 +193,8 @@ class NodeTransfers:
         key = _key(entry.name, destination)
         part: LivePart = Part(entry.name, Route.UPLOAD, LocalLocation(base), destination, key)
         records = self._index.pair(*key.roots)
-        planned = _sparing(entry.name, plan_round(part, files, records, _UP, self._listener.emit), records, marked)
-        result = self._send(part, planned, _UP)
-        # Files that the program removed meanwhile did not fail.
-        missed = [each for each in result.failures if os.path.lexists(base / each.path[len(entry.name) + 1 :])]
-        for failure in missed[:_LOGGED_FAILURES]:
-            self._job.say(f"upload of {failure_line(failure)}")
-        return tuple(missed)
+        planned = _sparing(entry.name, plan_round(part, files, records, _UP, self.progress.emit), records, marked)
+        return self._send(part, base, planned, _UP)
 
     def upload_set(
         self, entry: FolderLink, one: FileSet, local: Path, destination: OpenBlob, *, cap_mbps: float | None
@@ -211,22 +204,28 @@ class NodeTransfers:
         key, shape = _key(name, destination), Shape.FILE if one.is_file else Shape.FOLDER
         part: LivePart = Part(name, Route.UPLOAD, LocalLocation(local), destination, key, shape=shape)
         records = self._index.pair(*key.roots)
-        forget_replaced(part, one.files, records, self._listener.emit)
-        planned = plan_round(part, one.files, records, options, self._listener.emit)
-        result = self._send(part, planned, options)
-        missed = tuple(each for each in result.failures if os.path.lexists(local / each.path[len(name) + 1 :]))
-        for failure in missed[:_LOGGED_FAILURES]:
-            self._job.say(f"upload of {failure_line(failure)}")
+        forget_replaced(part, one.files, records, self.progress.emit)
+        planned = plan_round(part, one.files, records, options, self.progress.emit)
+        missed = self._send(part, local, planned, options)
         known = records.get(list(one.files))
         sure = {path: known[path].remote.etag for path in known if is_as_recorded(one.files[path], known[path].near)}
         return Uploaded(missed, sure)
 
-    def _send(self, part: LivePart, planned: PlannedRound, options: TransferOptions) -> TransferResult:
-        """Upload what a round has planned; of large files the blocks that the service does not have."""
+    def _send(
+        self, part: LivePart, base: Path, planned: PlannedRound, options: TransferOptions
+    ) -> tuple[FileFailure, ...]:
+        """Upload what a round has planned; of large files the blocks that the service does not have.
+
+        Returns the failures, which are also logged. Files that the program removed meanwhile did not fail.
+        """
         blocks = partial_uploads(part, planned.actions, self._journal)
         for warning in blocks.warnings:
             self._job.say(warning)
-        return self._carry_out(replace(part, actions=blocks.actions), options, planned.misnamed)
+        result = self._carry_out(replace(part, actions=blocks.actions), options, planned.misnamed)
+        missed = tuple(each for each in result.failures if os.path.lexists(base / each.path[len(part.path) + 1 :]))
+        for failure in missed[:_LOGGED_FAILURES]:
+            self._job.say(f"upload of {failure_line(failure)}")
+        return missed
 
     def _carry_out(self, part: LivePart, options: TransferOptions, unseen: tuple[FileFailure, ...]) -> TransferResult:
         plan = TransferPlan(
@@ -240,7 +239,7 @@ class NodeTransfers:
             unreadable=unseen,
             created_at=time.time(),
         )
-        return carry_out(plan, _OnePart(part, self._index), self._engines, self._listener, None)
+        return carry_out(plan, OpenedParts([part], self._index), self._engines, self.progress, None)
 
     def _demand_room(self, shown: str, names: Names, actions: tuple[FileAction, ...]) -> None:
         size = sum(action.size for action in actions if action.action is Action.TRANSFER)
@@ -280,19 +279,6 @@ def _sparing(
     ]
     actions = tuple(each for each in planned.actions if each.path not in spared)
     return PlannedRound(actions, (*planned.misnamed, *failures))
-
-
-class _OnePart(NamedTuple):
-    """The only part of a plan, which is open already."""
-
-    part: LivePart
-    known: Index
-
-    def opened(self, part: PlanPart) -> LivePart:
-        return self.part
-
-    def records(self, key: IndexKey) -> PairIndex:
-        return self.known.pair(*key.roots)
 
 
 def _key(name: str, remote: OpenBlob, below: str = "") -> IndexKey:

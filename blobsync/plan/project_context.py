@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from blobsync.base.locations import BlobLocation, LocalLocation, Location
 from blobsync.base.stopping import NEVER, StopRequest
@@ -44,6 +45,19 @@ class PartOpener(Protocol):
     def records(self, key: IndexKey) -> PairIndex:
         """What the index knows between the two roots of a part."""
         ...
+
+
+class OpenedParts(NamedTuple):
+    """The parts of a plan, which are open already."""
+
+    parts: Sequence[LivePart]
+    known: Index
+
+    def opened(self, part: PlanPart) -> LivePart:
+        return next(each for each in self.parts if each.key == part.key)
+
+    def records(self, key: IndexKey) -> PairIndex:
+        return self.known.pair(*key.roots)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,7 @@ def test_an_earlier_file_gets_what_it_lacks_and_keeps_its_rows(tmp_path: Path) -
     file = tmp_path / "list.sqlite"
     with kept(file).writing() as db:
         db.execute("INSERT INTO a VALUES (7)")
-    newer = kept(file, THREE._replace(columns={1: "ALTER TABLE a ADD COLUMN w", 2: ""}))
-    with newer.reading() as db:
+    with kept(file, THREE._replace(extends=(1, 2))).reading() as db:
         assert [row["x"] for row in db.execute("SELECT x FROM a")] == [7]
     assert tables(file) == (3, {"a", "b", "c"})
     assert file.stat().st_mode & 0o077 == 0
@@ -47,23 +46,30 @@ def test_a_change_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "list.sqlite"
     with kept(file).writing() as db:
         db.execute("INSERT INTO a VALUES (7)")
-    newer = kept(file, THREE._replace(columns={1: "ALTER TABLE a ADD COLUMN x"}))
-    with pytest.raises(LocalFileError, match="duplicate column"), newer.reading():
+    newer = kept(file, THREE._replace(tables=f"{THREE.tables}; CREATE TABLE a (x)", extends=(1,)))
+    with pytest.raises(LocalFileError, match="already exists"), newer.reading():
         pass
     assert tables(file) == (1, {"a"})
 
 
-@pytest.mark.parametrize("version", [2, 99])
-def test_a_kept_file_of_an_unknown_version_is_an_error_and_not_touched(tmp_path: Path, version: int) -> None:
+@pytest.mark.parametrize(
+    ("version", "why", "hint"),
+    [
+        (99, "a newer blobsync", "use that version, or a newer one"),
+        (2, "a much older blobsync", "move list.sqlite away"),
+    ],
+)
+def test_a_kept_file_of_an_unknown_version_is_an_error_and_not_touched(
+    tmp_path: Path, version: int, why: str, hint: str
+) -> None:
     file = tmp_path / "list.sqlite"
     with kept(file).writing() as db:
         db.execute(f"PRAGMA user_version = {version}")
     before = file.read_bytes()
-    with (
-        pytest.raises(LocalFileError, match=r"list\.sqlite cannot be used: it was written by a newer blobsync"),
-        kept(file).writing(),
-    ):
+    said = rf"list\.sqlite cannot be used: it was written by {why}"
+    with pytest.raises(LocalFileError, match=said) as raised, kept(file, THREE).writing():
         pass
+    assert (raised.value.hint or "").startswith(hint)
     assert file.read_bytes() == before
 
 

@@ -125,23 +125,6 @@ def test_many_crc64s_are_found(tmp_path: Path) -> None:
     assert known.get(dict.fromkeys(blobs, "e")) == {name: blob.crc64 for name, blob in blobs.items()}
 
 
-@pytest.mark.parametrize(("version", "newer"), [(1, ("seen", "listings", "checksums")), (2, ("checksums",))])
-def test_an_index_of_an_earlier_version_keeps_its_records(tmp_path: Path, version: int, newer: tuple[str, ...]) -> None:
-    file = tmp_path / "index.sqlite"
-    earlier = Index(file)
-    earlier.pair("data", "http://x/1").put({"a": record()})
-    earlier.close()
-    with sqlite3.connect(file) as db:
-        for table in newer:
-            db.execute(f"DROP TABLE {table}")
-        db.execute(f"PRAGMA user_version = {version}")
-    db.close()
-    pair = Index(file).pair("data", "http://x/1")
-    assert pair.get(["a"]) == {"a": record()}
-    pair.checksums("http://x/1").put({"data/a": RemoteState(1, "e1", crc64=b"12345678")})
-    assert pair.checksums("http://x/1").get({"data/a": "e1"}) == {"data/a": b"12345678"}
-
-
 def _fill(file: str, worker: int) -> None:
     pair = Index(Path(file)).pair("data", "http://x/1")
     for start in range(0, 200, 20):

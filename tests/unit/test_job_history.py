@@ -6,7 +6,6 @@ import stat
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -234,15 +233,6 @@ def test_each_change_of_an_elastic_jobs_nodes_is_kept_with_its_time(history: His
     assert add(history, "me_1_bb").info.changes == () == history.find("bb").info.changes
 
 
-def test_a_history_from_before_elastic_jobs_is_brought_up_to_date(history: History, tmp_path: Path) -> None:
-    add(history, "me_1_aa", min_nodes=1, max_nodes=4)
-    with closing(sqlite3.connect(tmp_path / ".blobsync" / "jobs.sqlite")) as database, database:
-        database.execute("drop table node_changes")
-        database.execute("pragma user_version=2")
-    assert history.ask_scale(history.find("aa"), 2, 1.0).info.changes[-1].wanted == 2
-    assert len(history.find("aa").info.changes) == 1
-
-
 def states(record: JobRecord) -> list[tuple[str, float, bool]]:
     """The states of a job since its submission: when each began, and whether only the observation is known."""
     return [(span.state.value, round(span.start - record.submitted), span.seen) for span in spans_of(record)]
@@ -328,23 +318,6 @@ def test_a_job_that_was_asked_to_stop_is_one_until_it_has_stopped(history: Histo
     assert states(runs)[2:] == [("Canceling", 100, False)]
     ended = history.update(runs, RunInfo("me_1_aa", State.CANCELED, ended=record.submitted + 110))
     assert states(ended)[2:] == [("Canceling", 100, False), ("Canceled", 110, False)]
-
-
-def test_a_history_from_before_states_is_brought_up_to_date(history: History, tmp_path: Path) -> None:
-    record = history.update(
-        add(history, "me_1_aa", min_nodes=1, max_nodes=4),
-        RunInfo("me_1_aa", State.RUNNING, changes=(NodeChange(5.0, 1, 1),)),
-    )
-    with closing(sqlite3.connect(tmp_path / ".blobsync" / "jobs.sqlite")) as database, database:
-        database.execute("drop table state_changes")
-        database.execute("alter table node_changes drop column seen")
-        database.execute("pragma user_version=3")
-    found = history.find("aa")
-    assert (found.info.changes, found.states) == (record.info.changes, ())
-    assert [span.state for span in spans_of(found)] == [State.QUEUED, State.RUNNING]
-    history.remove("me_1_aa")
-    assert add(history, "me_1_aa", min_nodes=1, max_nodes=4).states == ()
-    assert (history.find("aa").info.changes, history.find("aa").states) == ((), ())
 
 
 @pytest.mark.parametrize("restarts", [0, 1])

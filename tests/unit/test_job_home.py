@@ -132,20 +132,6 @@ def test_keys_that_only_sound_like_secrets_stay() -> None:
     assert without_secrets(kept) == kept
 
 
-def test_the_history_of_an_older_version_is_taken_over(tmp_path: Path) -> None:
-    history = History(tmp_path / "jobs.sqlite")
-    history.add(make_spec("true"), JobRef("me_1_0badcafe", "17", "/x"), "local")
-    with sqlite3.connect(tmp_path / "jobs.sqlite") as database:
-        database.execute("alter table jobs drop column home")
-        database.execute("alter table jobs drop column confirmed")
-        database.execute("drop table node_changes")
-        database.execute("drop table state_changes")
-        database.execute("pragma user_version=1")
-    database.close()
-    record = history.find("me_1_0badcafe")
-    assert (record.home, record.confirmed, record.ref.native_id) == (None, 0.0, "17")
-
-
 @pytest.mark.parametrize(
     ("column", "value"),
     [

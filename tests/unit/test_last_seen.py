@@ -114,17 +114,6 @@ def test_more_than_one_page_is_read_whole(tmp_path: Path) -> None:
     assert len(remembered(pair)) == 11_999
 
 
-def test_an_index_without_listings_keeps_its_records(tmp_path: Path) -> None:
-    file = tmp_path / "index.sqlite"
-    Index(file).pair("data", "http://x/1").put({"a": record(1)})
-    with sqlite3.connect(file) as db:
-        db.executescript("DROP TABLE seen; DROP TABLE listings; PRAGMA user_version = 1")
-    db.close()
-    pair = Index(file).pair("data", "http://x/1")
-    assert set(pair.get(["a"])) == {"a"}
-    assert pair.listed_at("") is None
-
-
 def test_names_that_are_not_utf8_are_never_remembered_and_do_no_harm(tmp_path: Path) -> None:
     pair = Index(tmp_path / "index.sqlite").pair("data", "http://x/1")
     listed(pair, "bad\udcff", {}, [])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -151,21 +150,6 @@ def test_secrets_that_could_not_be_removed_are_tried_again_and_a_silent_cluster_
     recent(context)
     recent(context)
     assert fake.removed == [[A], [A]]
-
-
-def test_jobs_that_an_older_blobsync_saw_end_are_looked_after_too(
-    keeping: tuple[JobContext, Keeping, Callable[[str, State], None]],
-) -> None:
-    context, fake, add = keeping
-    for run_id in (A, B):
-        add(run_id, State.COMPLETED)
-        context.history.update(context.history.find(run_id), RunInfo(run_id, State.COMPLETED))
-    with sqlite3.connect(context.state.jobs_file) as database:
-        database.execute("drop table removed_secrets")
-        database.execute("pragma user_version=4")
-    recent(context, limit=1)
-    recent(context, limit=1)
-    assert fake.removed == [[A, B]]
 
 
 def kubernetes(granted: float, calls: list[Call]) -> KubernetesBackend:
