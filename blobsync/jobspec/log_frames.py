@@ -15,8 +15,6 @@ import re
 
 FIRST_LINE = re.compile(r"blobsync node [0-9]{1,6}, attempt [0-9]{1,6}")
 LINE = re.compile(r"\[(std_log(?:_process_[0-9]{1,7})?|node_[0-9]{1,6})(=?) ([0-9]{1,15})\] (.*)", re.DOTALL)
-# Lines of an older blobsync's jobs have no position.
-LINE_WITHOUT_PLACE = re.compile(r"\[(?:std_log(?:_process_[0-9]{1,7})?|node_[0-9]{1,6})=?\] ")
 
 
 def framed(name: str, at: int, line: bytes) -> bytes:

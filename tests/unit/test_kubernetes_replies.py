@@ -20,7 +20,6 @@ from blobsync.base.errors import (
     BackendFailingError,
     BackendUnavailableError,
     BlobsyncError,
-    JobError,
     JobNotFoundError,
     LostContactError,
     ProcessError,
@@ -432,12 +431,6 @@ def test_half_a_line_is_read_when_it_is_whole() -> None:
     logs = PodLogs(lambda pod, since: next(answers))
     assert STD not in logs.update(a_pod())
     assert logs.update(a_pod())[STD].read(0, None) == b"one two\n"
-
-
-def test_lines_of_an_older_blobsync_are_left_to_the_copies() -> None:
-    text = stamped("blobsync node 0, attempt 0", "[std_log] a")
-    with pytest.raises(JobError, match="do not tell where they belong"):
-        PodLogs(lambda pod, since: text).update(a_pod())
 
 
 # -- kubectl ---------------------------------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from blobsync.backends.kubernetes.replies import Pod
-from blobsync.base.errors import JobError
-from blobsync.jobspec.log_frames import FIRST_LINE, LINE_WITHOUT_PLACE, unframed
+from blobsync.jobspec.log_frames import FIRST_LINE, unframed
 
 _STAMPED = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d) (.*)", re.DOTALL)
 
@@ -69,15 +68,10 @@ class PodLog:
         }
 
     def add(self, text: str, *, is_new: bool) -> None:
-        """Add one line. Raises ``JobError`` for one without its position."""
+        """Add one line."""
         if found := unframed(text):
             name, at, body = found
             self.known.setdefault(name, KnownBytes()).add(at, body)
-        elif LINE_WITHOUT_PLACE.match(text):
-            raise JobError(
-                "an older blobsync submitted this job, and lines of its pods do not tell where they belong",
-                hint="the copies in the container are whole",
-            )
         elif is_new and not FIRST_LINE.fullmatch(text):
             self.others.add(self.others.end, text.encode() + b"\n")
 
