@@ -44,6 +44,8 @@ class ExitCode(IntEnum):
 SETUP_FAILED_EXIT = 72
 # The program succeeded, but its outputs could not be uploaded.
 OUTPUT_FAILED_EXIT = 73
+# It was one task of a job, and was ended alone, where its platform would start it again after any other code.
+ENDED_ALONE_EXIT = 74
 # A shell adds the number of the signal that ended a program, at most 64, to 128.
 KILLED_CODES = range(129, 193)
 

@@ -291,13 +291,15 @@ def blame(session: Session) -> Result:
 
 def parse(session: Session, id: OptionalId = None) -> Result:
     """Look for known causes of failure in a job's logs, and say what each means. Without an ID: of the newest job.
+    ID/7 is task 7 of a sweep.
 
     \b
       blobsync parse
       blobsync parse 3f2a
     """
     jobs = find_jobs(session)
-    found = jobs.diagnose(find_job(session, jobs, id))
+    record, task = find_task(session, jobs, id)
+    found = jobs.diagnose(record, task=task)
     data = {
         "job_id": found.record.run_id,
         "causes": cause_data(found.causes),

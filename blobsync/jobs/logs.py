@@ -65,16 +65,16 @@ class LogSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BackendLogs:
-    """The logs as the backend has them; those of one ``task`` alone where that costs less."""
+    """The logs as the backend has them; those of some ``tasks`` alone where that costs less."""
 
     backend: Backend[Any]
     ref: JobRef
-    task: int | None = None
+    tasks: Collection[int] | None = None
     lags = False
 
     def files(self) -> Sequence[LogFile]:
-        if self.task is not None and isinstance(self.backend, TaskLogging):
-            return self.backend.task_logs(self.ref, self.task)
+        if self.tasks is not None and isinstance(self.backend, TaskLogging):
+            return [log for task in self.tasks for log in self.backend.task_logs(self.ref, task)]
         return self.backend.logs(self.ref)
 
     def read(self, log: LogFile, start: int, end: int | None) -> bytes:
@@ -119,9 +119,9 @@ class FetchedLogs:
     def path(self, name: str) -> Path:
         return self.folder / name
 
-    def of_task(self, task: int | None) -> FetchedLogs:
-        """The logs of one task; None: all."""
-        return self if task is None else replace(self, names=tuple(filter(_is_of(task), self.names)))
+    def of_tasks(self, tasks: Collection[int] | None) -> FetchedLogs:
+        """The logs of some tasks; None: all."""
+        return replace(self, names=tuple(name for name in self.names if _is_of(name, tasks)))
 
     @property
     def leading(self) -> str | None:
@@ -159,8 +159,8 @@ def task_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _is_of(task: int) -> Callable[[str], bool]:
-    return lambda name: task_of(name) == task
+def _is_of(name: str, tasks: Collection[int] | None) -> bool:
+    return tasks is None or task_of(name) in tasks
 
 
 def rank_of(name: str) -> tuple[int, int] | None:
@@ -190,10 +190,10 @@ def fetch_logs(
     boundary: Path | None = None,
     *,
     over: bool = False,
-    task: int | None = None,
+    tasks: Collection[int] | None = None,
 ) -> FetchedLogs:
-    """Bring ``folder`` up to date from the first source that has logs; nothing is fetched twice. ``task``: the logs of
-    this one alone.
+    """Bring ``folder`` up to date from the first source that has logs; nothing is fetched twice. ``tasks``: the logs of
+    these alone.
 
     Logs of pods go with them: those of attempts before the latest one may be in the next source only, and so may the
     beginning of a log. If no source has a beginning, that is an ``IncompleteLogError``; once the job is ``over``, the
@@ -210,7 +210,7 @@ def fetch_logs(
         try:
             source = make()
             found = source.files()
-            files = [log for log in found if log.name not in known and (task is None or task_of(log.name) == task)]
+            files = [log for log in found if log.name not in known and _is_of(log.name, tasks)]
             refused = copies.bring_up(source, files)
         except BlobsyncError as error:
             problem, silent = problem or error, True
@@ -224,7 +224,7 @@ def fetch_logs(
     if copies.lacking:
         # A source that did not answer may have what is missing.
         problem = copies.missing_parts(for_good=(over and not silent) or len(sources) == 1)
-    return FetchedLogs(folder, tuple(sorted(_kept(folder))), problem).of_task(task)
+    return FetchedLogs(folder, tuple(sorted(_kept(folder))), problem).of_tasks(tasks)
 
 
 def _lacks_attempts(names: Collection[str]) -> bool:

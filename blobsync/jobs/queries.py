@@ -64,6 +64,8 @@ REPORT_LINES = 100
 MOST_ASKED = 200
 # Seconds between two queries of a job. Services limit the requests of all their users.
 FOLLOW_SECONDS, SERVICE_SECONDS = 1.0, 5.0
+# The logs of so many failed tasks of a sweep are searched for causes.
+_MOST_READ = 20
 _ALL_LINES = 10**9
 # The digits of a task's number are fewer.
 _NUMBER_CHARS = 8
@@ -271,7 +273,7 @@ class JobQueries:
 
     def logs(self, job: JobName, *, task: int | None = None) -> FetchedLogs:
         """Update the logs in ``assets/<ID>/``, of all tasks or of one; returns their folder."""
-        return self._fetch_logs(self._with_live_secrets(job), task)
+        return self._fetch_logs(self._with_live_secrets(job), _alone(task))
 
     def fetched_logs(self, job: JobName) -> FetchedLogs:
         """The logs that are in ``assets/<ID>/`` already; asks no cluster."""
@@ -287,7 +289,7 @@ class JobQueries:
         record = self._with_live_secrets(job)
         if record.tasks and task is None:
             task = record.tasks[0].number
-        fetched = self._fetch_logs(record, task)
+        fetched = self._fetch_logs(record, _alone(task))
         if not record.state.is_final and said_at_end(fetched):
             record = self.refresh([record])[0]
         name = fetched.leading if rank is None else fetched.of_rank(rank)
@@ -310,7 +312,7 @@ class JobQueries:
 
         def fetch() -> FetchedLogs:
             nonlocal problem
-            fetched = self._fetch_logs(record, task)
+            fetched = self._fetch_logs(record, _alone(task))
             problem = fetched.problem
             return fetched
 
@@ -330,10 +332,11 @@ class JobQueries:
         tail = tuple(fetched.tail(leading, lines)) if leading else ()
         return JobReport(record, tail, fetched, log_causes(fetched) if record.state is State.FAILED else ())
 
-    def diagnose(self, job: JobName) -> Diagnosis:
-        """Look for known causes of failure in a job's logs and in what its cluster says."""
+    def diagnose(self, job: JobName, *, task: int | None = None) -> Diagnosis:
+        """Look for known causes of failure in a job's logs, or those of one task, and in what its cluster says. Of a
+        sweep, the logs of the first failed tasks are read."""
         record = self.get(job)
-        causes = self._find_causes(record)
+        causes = self._find_causes(record, _alone(task))
         return Diagnosis(record, causes, is_retriable(causes))
 
     def outputs(self, job: JobName, path: str = "", *, task: int | None = None) -> JobOutputs:
@@ -425,19 +428,19 @@ class JobQueries:
             return context.history.add(spec, ref, cluster.platform, home=home, submitted=submitted)
         raise _not_found(unknown, silent)
 
-    def _fetch_logs(self, record: JobRecord, task: int | None = None) -> FetchedLogs:
+    def _fetch_logs(self, record: JobRecord, tasks: Collection[int] | None = None) -> FetchedLogs:
         folder, boundary = job_log_folder(self._context, record)
         sources: list[Callable[[], LogSource]] = [
-            lambda: BackendLogs(self._context.backend_of(record), record.ref, task)
+            lambda: BackendLogs(self._context.backend_of(record), record.ref, tasks)
         ]
         if record.spec.logs:
             mirror = record.spec.logs
             sources.append(lambda: self._mirrored(record, mirror))
         over = record.info.state.is_final
-        fetched = fetch_logs(sources, folder, boundary, over=over, task=task)
+        fetched = fetch_logs(sources, folder, boundary, over=over, tasks=tasks)
         if isinstance(fetched.problem, IncompleteLogError) and not over and self._has_ended(record):
             # What is missing now will not come any more.
-            return fetch_logs(sources, folder, boundary, over=True, task=task)
+            return fetch_logs(sources, folder, boundary, over=True, tasks=tasks)
         return fetched
 
     def _has_ended(self, record: JobRecord) -> bool:
@@ -464,10 +467,16 @@ class JobQueries:
             return {}
         return {number: inert_line(text) for number, text in found.items()}
 
-    def _find_causes(self, record: JobRecord) -> tuple[FoundCause, ...]:
-        """Causes of failure in the logs, and in the reason that the cluster gives."""
-        of_cluster = read_causes("the cluster", [record.info.reason])
-        return summarise([*of_cluster, *log_causes(self._fetch_logs(record))])
+    def _find_causes(self, record: JobRecord, tasks: Collection[int] | None = None) -> tuple[FoundCause, ...]:
+        """Causes of failure in the logs, and in the reasons that the cluster gives."""
+        if record.tasks and tasks is None:
+            failed = [task.number for task in record.tasks if task.state is State.FAILED]
+            tasks = failed[:_MOST_READ]
+            if len(tasks) < len(failed):
+                self._context.note(f"the logs of {len(tasks):,} of the {len(failed):,} failed tasks are read")
+        reasons = [task.info.reason for task in record.tasks if tasks is not None and task.number in tasks]
+        of_cluster = read_causes("the cluster", [record.info.reason, *reasons])
+        return summarise([*of_cluster, *log_causes(self._fetch_logs(record, tasks))])
 
     def _compared_files(self, left: JobRecord, right: JobRecord) -> ComparedCode:
         from blobsync.jobs.compare import ComparedCode, compare_files
@@ -580,6 +589,10 @@ def _state(word: State | str) -> State:
     except ValueError:
         known = ", ".join(state.value for state in State)
         raise UsageError(f"{word!r} is not a job state", hint=f"one of {known}") from None
+
+
+def _alone(task: int | None) -> Collection[int] | None:
+    return None if task is None else (task,)
 
 
 def _pause(record: JobRecord) -> float:

@@ -30,7 +30,7 @@ from blobsync.jobspec.spec import (
     TaskArray,
 )
 from blobsync.jobspec.submit_options import ORDERING, SLURM_OPTIONS, SWEEPING, SubmitKeywords
-from blobsync.jobspec.sweep import read_array, sweep_tags
+from blobsync.jobspec.sweep import array_argument, read_array, sweep_tags
 from blobsync.jobspec.topology import JobShape, Size, asks_for_gpus, find_shape
 
 # An image's address or file for docker and Apptainer; other first characters could make it an option.
@@ -200,15 +200,16 @@ def _read_array(cluster: Cluster, text: str, *, is_option: bool) -> TaskArray:
     except UsageError as error:
         if is_option:
             raise
-        raise ConfigError(
-            f"{text!r} are not numbers of tasks", file=cluster.file, key="slurm.array", hint=error.hint
-        ) from error
+        key = "slurm.array" if cluster.text("slurm.array") else "slurm.args"
+        raise ConfigError(f"{text!r} are not numbers of tasks", file=cluster.file, key=key, hint=error.hint) from error
 
 
 def _array(cluster: Cluster, request: SubmitRequest) -> str:
-    """``--array``, or the ``array`` of the cluster file's ``slurm``."""
-    own = cluster.text("slurm.array") if cluster.platform == "slurm" else None
-    return str(request.options.get("array") or own or "")
+    """``--array``, or the array of the cluster file's ``slurm``, which may also be among its ``args``."""
+    own = ""
+    if cluster.platform == "slurm":
+        own = cluster.text("slurm.array") or array_argument(cluster.texts("slurm.args"))
+    return str(request.options.get("array") or own)
 
 
 def _waiting(cluster: Cluster, request: SubmitRequest) -> SubmitRequest:

@@ -27,6 +27,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RANGE = re.compile(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # https://slurm.schedmd.com/job_array.html
+_ARGUMENT = re.compile(r"-*array[= ]\s*(\S+)")
 _NUMBERS = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7})(?::([1-9][0-9]{0,6}))?)?")
 
 # Sets of parameters that vary together: all have the same names.
@@ -75,6 +76,12 @@ def read_array(text: str) -> TaskArray:
     ordered = tuple(sorted(numbers))
     plain = ordered == tuple(range(len(ordered)))
     return TaskArray(len(ordered), min(int(most or 0), len(ordered)), numbers=() if plain else ordered)
+
+
+def array_argument(arguments: Iterable[str]) -> str:
+    """The array among further words for ``sbatch``: that of ``--array=0-9``; empty if there is none."""
+    found = (_ARGUMENT.fullmatch(argument.strip()) for argument in arguments)
+    return next((match[1] for match in found if match), "")
 
 
 def sweep_tags(tasks: TaskArray) -> dict[str, str]:

@@ -184,14 +184,22 @@ def test_a_program_that_fails_on_one_node_ends_the_job_with_its_code(lab: KubeLa
     lab.run("-c", "k8s", "submit", "--wait", "exit 7", code=7)
 
 
+def states(lab: KubeLab, job_id: str) -> list[str]:
+    return [each["status"] for each in lab.ask("q", job_id)["jobs"][0]["tasks"]]
+
+
 def test_tasks_of_a_sweep_are_pods_with_logs_and_outputs_of_their_own(lab: KubeLab) -> None:
     lab.kubernetes(output="per_job")
-    line = "printf '%s\\n' {word}; printf %s {word} > $BLOBSYNC_OUTPUT/word; [ -e /again ] || [ {n} != 1 ]"
+    line = "printf '%s\\n' {word}; printf %s {word} > $BLOBSYNC_OUTPUT/word"
+    line += "; case {n} in 1) exit 1;; 2) sleep 600;; esac"
     job_id = lab.submit("k8s", "--zip", "--sweep", "n=0..2", "--sweep", "word=a b,$(pwd),it's", "--parallel", "2", line)
+    assert wait_until(lambda: states(lab, job_id)[1:] == ["Failed", "Running"], seconds=PATIENCE, pause=0.3)
+    lab.run("abort", f"{job_id}/2")
     ended = lab.until(job_id)
-    assert (ended["status"], ended["task_counts"]) == ("Failed", {"Completed": 2, "Failed": 1}), ended
+    assert (ended["status"], ended["task_counts"]) == ("Failed", {"Completed": 1, "Failed": 1, "Canceled": 1}), ended
     tasks = lab.ask("q", job_id)["jobs"][0]["tasks"]
-    assert [(each["index"], each["exit_code"]) for each in tasks] == [(0, 0), (1, 1), (2, 0)]
+    assert [(each["index"], each["exit_code"]) for each in tasks] == [(0, 0), (1, 1), (2, None)]
+    assert tasks[1]["last_line"] == "$(pwd)"
     assert lab.run("logs", f"{job_id}/2").out == "it's\n"
     own = f"mine/output/{job_id}"
     assert lab.container.names(f"{own}/") == [f"{own}/{number}/word" for number in range(3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from blobsync.jobs.node_use import left_behind, node_of_log, node_use
 from blobsync.jobs.queries import JobQueries
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.timeline import spans_of
-from blobsync.jobspec.spec import CodeRef, FolderLink, JobRef, RunInfo, State
+from blobsync.jobspec.spec import CodeRef, FolderLink, JobRef, LogFile, RunInfo, State, TaskInfo
 from blobsync.jobspec.sweep import sweep
 from blobsync.web.charts import use_charts
 from tests.fakes.backend import FakeBackend
@@ -337,3 +338,29 @@ def test_a_task_is_named_behind_its_job(tmp_path: Path) -> None:
         jobs.find_task(f"{plain.run_id}/1")
     with pytest.raises(JobNotFoundError, match="has no task 0; its last one is 1"):
         jobs.find_task("0badcafe/0")
+
+
+class Tasks(FakeBackend):
+    """All tasks fail, and say so."""
+
+    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+        return [LogFile(f"task_{number}/user_logs/std_log.txt", None, f"{number}") for number in range(30)]
+
+    def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
+        return f"No space left on device {log.handle}\n".encode()[start:end]
+
+
+def test_of_a_sweep_the_logs_of_some_failed_tasks_are_searched_or_that_of_one(tmp_path: Path) -> None:
+    notes: list[str] = []
+    ProjectFiles(tmp_path).cluster("platform: local\n", "eu")
+    context = JobContext(tmp_path, NO_ENVIRON, backends={"eu": Tasks()}, note=notes.append)
+    spec = make_spec("x", cluster="eu", tasks=sweep(["n=0..29"]))
+    record = context.history.add(spec, JobRef(spec.run_id, "n", ""), "local")
+    tasks = tuple(TaskInfo(number, State.FAILED if number else State.COMPLETED, 1) for number in range(30))
+    context.history.update(record, RunInfo(spec.run_id, State.FAILED, 1, tasks=tasks))
+    jobs = JobQueries(context)
+    (found,) = jobs.diagnose(spec.run_id).causes
+    assert (found.cause.code, found.count, found.log) == ("NoSpace", 20, "task_1/user_logs/std_log.txt")
+    assert notes == ["the logs of 20 of the 29 failed tasks are read"]
+    (found,) = jobs.diagnose(spec.run_id, task=29).causes
+    assert (found.count, found.line) == (1, "No space left on device 29")

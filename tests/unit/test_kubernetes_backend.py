@@ -12,7 +12,7 @@ from blobsync.backends import create_backend
 from blobsync.backends.kubernetes.kubectl import Kubectl, find_kubectl
 from blobsync.backends.kubernetes.naming import INDEX_LABEL, JOB_LABEL
 from blobsync.backends.kubernetes.place import Place
-from blobsync.backends.kubernetes.pod import CONTAINER
+from blobsync.backends.kubernetes.pod import CONTAINER, END_ALONE
 from blobsync.backends.protocol import Accepted, PortForward, Refused, Scaling, Surroundings, Tunnelling
 from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, ConfigError, JobError
 from blobsync.base.process import Completed
@@ -204,7 +204,20 @@ def test_of_one_task_the_log_of_its_pod_alone_is_read(tmp_path: Path) -> None:
         each["metadata"].setdefault("annotations", {})["blobsync.dev/task-numbers"] = "3,7"
         each["metadata"]["labels"][JOB_LABEL] = NAME
     backend, runner = backend_that_is_told(tmp_path, {"items": pods})
-    for task, read in ((7, 1), (None, 2)):
+    for tasks, read in (((7,), 1), (None, 2)):
         before = len(runner.calls)
-        BackendLogs(backend, JobRef(RUN, "uid", "ctx/train"), task).files()
+        BackendLogs(backend, JobRef(RUN, "uid", "ctx/train"), tasks).files()
         assert len([call for call in runner.calls[before:] if any("/log?" in word for word in call.argv)]) == read
+
+
+@pytest.mark.parametrize(("phase", "taken"), [("Running", 1), ("Pending", 0), ("Succeeded", 0)])
+def test_one_task_is_ended_inside_of_its_pod_which_runs(phase: str, taken: int, tmp_path: Path) -> None:
+    one = pod(1, phase)
+    one["metadata"].setdefault("annotations", {})["blobsync.dev/task-numbers"] = "3,7"
+    backend, runner = backend_that_is_told(tmp_path, {"items": [one]})
+    outcome = backend.cancel_task(JobRef(RUN, "uid", "ctx/train"), 7)
+    entered = [call.argv for call in runner.calls if "exec" in call.argv]
+    assert len(entered) == taken and all(argv[-3:] == ("sh", "-c", END_ALONE) for argv in entered)
+    assert isinstance(outcome, Refused) == (phase == "Pending")
+    if isinstance(outcome, Refused):
+        assert "takes no task out of its queue" in outcome.error.message

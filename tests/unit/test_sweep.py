@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from blobsync.backends.slurm.script import build_script
 from blobsync.base.errors import UsageError
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.task_table import TaskRow, sorted_rows, task_rows
 from blobsync.jobspec.parameters import command_of, demand_fillable, with_parameters
 from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, TaskArray, TaskInfo
-from blobsync.jobspec.sweep import MOST_TASKS, array_text, read_array, sweep, sweep_tags
+from blobsync.jobspec.sweep import MOST_TASKS, array_argument, array_text, read_array, sweep, sweep_tags
 from blobsync.jobspec.task_states import counts_text, settled, together
 from tests.fakes.jobs import make_spec
 
@@ -133,6 +134,14 @@ def test_slurms_array_is_a_list_of_tasks(text: str, numbers: tuple[int, ...], pa
     for wrong in ("", "x", "3-1", "0-9%0", "0-9%x", "0-3;rm", "0-9999999", "1,,2", "-3"):
         with pytest.raises(UsageError):
             read_array(wrong)
+
+
+def test_an_array_may_stand_among_the_words_for_sbatch() -> None:
+    words = ("--array=0-3%2", "array 7", "--array-x=1", "--exclusive")
+    assert [array_argument([word]) for word in words] == ["0-3%2", "7", "", ""]
+    spec = make_spec("true", tasks=read_array("0-3").only([2]))
+    script = build_script(spec, {"args": ["--array=0-3", "--mail-type=END"]})
+    assert [line for line in script.split("\n") if "array" in line] == ["#SBATCH --array=2"]
 
 
 def _filled(*argv: str, **values: str) -> tuple[str, ...]:

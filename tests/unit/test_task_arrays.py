@@ -14,12 +14,12 @@ import pytest
 import yaml
 
 from blobsync.backends import create_backend
-from blobsync.backends.kubernetes.replies import job_info, read_jobs, read_pods
+from blobsync.backends.kubernetes.replies import job_info, last_lines, read_jobs, read_pods
 from blobsync.backends.local.run_files import RunFiles
 from blobsync.backends.local.task_pool import TaskPool
 from blobsync.backends.protocol import Refused, Surroundings
 from blobsync.backends.slurm.script import build_script
-from blobsync.base.errors import SubmissionError, TooManyTasksError
+from blobsync.base.errors import ENDED_ALONE_EXIT, SubmissionError, TooManyTasksError
 from blobsync.base.process import Completed, RunningProcess
 from blobsync.jobs.context import settings_of
 from blobsync.jobspec.spec import JobSpec, Secrets, State, TaskArray
@@ -154,6 +154,25 @@ def test_a_sweep_is_an_indexed_job_whose_pods_know_the_numbers_of_its_tasks(tmp_
         (7, State.RUNNING, None),
     ]
     assert [each.task for each in pods] == [7]
+
+
+def test_a_task_that_was_ended_alone_is_canceled_and_one_that_failed_has_its_last_line() -> None:
+    notes = {"blobsync.dev/task-numbers": "3,7"}
+    pods = [pod(index, "Failed") for index in range(2)]
+    said = "[std_log 0] half a line\n[std_log 90] it broke\n[node_0 40] the command ended with 1\n"
+    for each, code, message in zip(pods, (ENDED_ALONE_EXIT, 1), ("", said), strict=True):
+        each["metadata"].setdefault("annotations", {}).update(notes)
+        (status,) = each["status"]["containerStatuses"]
+        status["state"] = {"terminated": {"exitCode": code, "message": message}}
+    body = job(notes={"blobsync.dev/tasks": "2", **notes}, completions=2, parallelism=2)
+    body["status"]["failedIndexes"] = "0-1"
+    (one,) = read_jobs({"items": [body]})
+    found = job_info(one, read_pods({"items": pods}), {})
+    assert [(task.number, task.state, task.exit_code) for task in found.tasks] == [
+        (3, State.CANCELED, None),
+        (7, State.FAILED, 1),
+    ]
+    assert last_lines(read_pods({"items": pods})) == {7: "it broke\n"}
 
 
 def _info(pods: Sequence[dict[str, Any]], *conditions: tuple[str, str, str], done: str = "") -> Any:

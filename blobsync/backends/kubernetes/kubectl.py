@@ -214,6 +214,11 @@ class Kubectl:
         )
         self._answered("patch", f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}", self._ask(*words))
 
+    def execute(self, namespace: str, pod: str, container: str, *command: str) -> None:
+        """Run a program in a container."""
+        words = (f"--namespace={namespace}", "exec", pod, f"--container={container}", "--", *command)
+        self._answered("create", f"/api/v1/namespaces/{namespace}/pods/{pod}/exec", self._ask(*words))
+
     def check_versions(self) -> None:
         """Raises ``BackendUnavailableError`` for a server that is too old."""
         answer = self._object(self._answered("read", "/version", self._ask("version", "-o", "json")))

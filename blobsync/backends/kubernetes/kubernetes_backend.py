@@ -18,7 +18,7 @@ from blobsync.backends.kubernetes.examine import examine_cluster
 from blobsync.backends.kubernetes.kubectl import Kubectl
 from blobsync.backends.kubernetes.naming import CANCELED_NOTE, RENEWED_NOTE, object_name
 from blobsync.backends.kubernetes.place import Place, recorded_place
-from blobsync.backends.kubernetes.pod import CONTAINER, FILES, RUN_DIR
+from blobsync.backends.kubernetes.pod import CONTAINER, END_ALONE, FILES, RUN_DIR
 from blobsync.backends.kubernetes.pod_logs import KnownBytes, PodLogs
 from blobsync.backends.kubernetes.replies import KubernetesJob, Pod, holders_of, read_cluster, states_over_time
 from blobsync.backends.kubernetes.request import (
@@ -134,6 +134,10 @@ class KubernetesBackend:
         # Each pod that is read is a request.
         return self._logs(ref, lambda pod: pod.task == number)
 
+    def last_lines(self, ref: JobRef) -> Mapping[int, str]:
+        """Of the tasks that failed: each line of another one would be a request."""
+        return replies.last_lines(replies.read_pods(self._place_of(ref).ours("Pod", [object_name(ref.run_id)])))
+
     def _logs(self, ref: JobRef, wanted: Callable[[replies.Pod], bool]) -> Sequence[LogFile]:
         place, name = self._place_of(ref), object_name(ref.run_id)
         pods = replies.read_pods(place.ours("Pod", [name]))
@@ -166,6 +170,22 @@ class KubernetesBackend:
             else:
                 notes = {"annotations": {CANCELED_NOTE: str(int(time.time()))}}
                 place.patch_job(name, {"metadata": notes, "spec": {"activeDeadlineSeconds": _AT_ONCE}})
+        except DOUBTFUL as error:
+            return Unknown(error)
+        except BlobsyncError as error:
+            return Refused(error)
+        return Accepted(ref)
+
+    def cancel_task(self, ref: JobRef, number: int) -> Outcome:
+        try:
+            place, name = self._place_of(ref), object_name(ref.run_id)
+            pods = [pod for pod in replies.read_pods(place.ours("Pod", [name])) if pod.task == number]
+            if pods and pods[-1].is_over:
+                return Accepted(ref)
+            if not (pods and pods[-1].running):
+                said = f"task {number} of {ref.run_id} does not run, and Kubernetes takes no task out of its queue"
+                return Refused(JobError(said, hint=f"again when it runs; blobsync abort {ref.run_id} ends all tasks"))
+            place.kubectl.execute(place.namespace, pods[-1].name, CONTAINER, "sh", "-c", END_ALONE)
         except DOUBTFUL as error:
             return Unknown(error)
         except BlobsyncError as error:

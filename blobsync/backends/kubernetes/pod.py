@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from blobsync.backends.kubernetes.naming import FAILURES_NOTE, IGNORED_NOTE, MANAGED_BY, RUN_LABEL, US, pull_name
 from blobsync.backends.kubernetes.settings import KubernetesSettings
-from blobsync.base.errors import ConfigError
+from blobsync.base.errors import ENDED_ALONE_EXIT, ConfigError
 from blobsync.base.locations import MountedLocation
 from blobsync.jobspec.node_archive import travelling_sources
 from blobsync.jobspec.spec import FolderLink, JobSpec
@@ -100,6 +100,7 @@ def on_node(spec: JobSpec, mounts: Sequence[Mount]) -> JobSpec:
 CONTAINER = "main"
 FILES, _SECRETS, _WORK = "/blobsync/files", "/blobsync/secrets", "/blobsync/work"
 RUN_DIR = f"{_WORK}/run"
+_ENDED_ALONE = f"{_WORK}/ended-alone"
 # After SIGTERM: the program's own ten seconds, then the last uploads.
 _GRACE_SECONDS = 60
 # A container's first process ignores signals without a handler, and Python takes a while to install one.
@@ -110,8 +111,11 @@ _FIRST = f"""\
 trap 'kill -TERM "$child"' TERM
 wait "$child"; code=$?
 while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done
+[ ! -e {_ENDED_ALONE} ] || code={ENDED_ALONE_EXIT}
 exit "$code"
 """
+# Ends a task alone: its index fails, and no other pod comes. An API for that does not exist.
+END_ALONE = f": > {_ENDED_ALONE}; kill -TERM 1"
 # Readable by all users of the container: the job may run under any user id.
 _READABLE = 0o444
 
@@ -174,6 +178,8 @@ def _container(
         "name": CONTAINER,
         "image": settings.image,
         "command": command,
+        # The end of the log of a task that failed, without a request for each.
+        **({"terminationMessagePolicy": "FallbackToLogsOnError"} if spec.tasks else {}),
         "env": _environment(spec, name, settings, several),
         "resources": {"limits": limits} if (limits := _limits(spec, settings)) else {},
         "volumeMounts": volumes,

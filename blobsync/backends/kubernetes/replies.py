@@ -31,8 +31,9 @@ from blobsync.backends.kubernetes.naming import (
 )
 from blobsync.backends.kubernetes.pod import CONTAINER
 from blobsync.backends.protocol import ClusterSummary, Holder
-from blobsync.base.errors import SETUP_FAILED_EXIT, UsageError
+from blobsync.base.errors import ENDED_ALONE_EXIT, SETUP_FAILED_EXIT, UsageError
 from blobsync.base.formatting import count_text, quoted
+from blobsync.jobspec.log_frames import unframed
 from blobsync.jobspec.spec import RUN_ID, RunInfo, State, StateChange, TaskInfo
 from blobsync.jobspec.sweep import MOST_TASKS, read_array
 
@@ -85,8 +86,9 @@ class Pod:
     begun: float | None = None
     ran: float | None = None
     finished: float | None = None
-    # Of a sweep.
+    # Of a sweep: its number, and of one that failed the end of its log.
     task: int | None = None
+    said: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -232,6 +234,7 @@ def _read_pod(body: Mapping[str, Any]) -> Pod:
         ran=_when(state, "running", "startedAt") or _when(state, "terminated", "startedAt"),
         finished=_when(state, "terminated", "finishedAt"),
         task=next(iter(_task_numbers(notes)[index : index + 1]), None),
+        said=_text(state, "terminated", "message"),
     )
 
 
@@ -273,7 +276,7 @@ def _task_infos(job: KubernetesJob, pods: Sequence[Pod]) -> Iterator[TaskInfo]:
         pod = latest.get(index)
         state = _task_state(job, index, pod)
         times = (pod.ran, pod.finished if state.is_final else None) if pod else (None, None)
-        code = 0 if state is State.COMPLETED else pod.exit_code if pod and state.is_final else None
+        code = 0 if state is State.COMPLETED else pod.exit_code if pod and state is State.FAILED else None
         yield TaskInfo(number, state, code, pod.attempt if pod else 0, *times)
 
 
@@ -281,12 +284,22 @@ def _task_state(job: KubernetesJob, index: int, pod: Pod | None) -> State:
     if _holds(job.succeeded, index):
         return State.COMPLETED
     if _holds(job.failed, index):
-        return State.FAILED
+        return State.CANCELED if pod and pod.exit_code == ENDED_ALONE_EXIT else State.FAILED
     if job.is_over or (job.canceled and not job.active):
         return State.CANCELED if job.canceled else State.UNKNOWN
     if pod is None or pod.is_over or not pod.node:
         return State.QUEUED
     return State.RUNNING if pod.running else State.PREPARING
+
+
+def last_lines(pods: Sequence[Pod]) -> dict[int, str]:
+    """The last line that each task that failed has written, by its number."""
+    found = {}
+    for pod in pods:
+        lines = [line for line in map(unframed, pod.said.split("\n")) if line and line[0].startswith("std_log")]
+        if pod.task is not None and lines:
+            found[pod.task] = lines[-1][2].decode("utf-8", "replace")
+    return found
 
 
 def running_nodes(pods: Sequence[Pod]) -> int:
@@ -370,7 +383,7 @@ def _exit_code(job: KubernetesJob, pods: Sequence[Pod], state: State) -> int | N
     match = _EXIT_CODE.search(job.conditions["Failed"][1])
     if match:
         return int(match[2])
-    codes = [pod.exit_code for pod in pods if pod.exit_code]
+    codes = [pod.exit_code for pod in pods if pod.exit_code and pod.exit_code != ENDED_ALONE_EXIT]
     # The exit codes of terminated pods do not matter.
     return next((code for code in codes if code != 143), codes[0] if codes else None)
 

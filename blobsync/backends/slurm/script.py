@@ -10,7 +10,7 @@ from typing import Any
 from blobsync.backends.slurm.replies import MARK, PREPARING_MARK
 from blobsync.base.errors import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT, ConfigError
 from blobsync.jobspec.spec import FIRST_MASTER_PORT, JOB_CODE, MASTER_PORTS, JobSpec, TaskArray, run_name
-from blobsync.jobspec.sweep import array_text
+from blobsync.jobspec.sweep import array_argument, array_text
 from blobsync.jobspec.topology import asks_for_gpus
 
 # The variables of the submitting shell that a job gets: only search paths. The job's own are in its specification,
@@ -253,7 +253,9 @@ def _directives(spec: JobSpec, options: Mapping[str, Any]) -> list[str]:
         lines.append(f"cpus-per-task={_whole('cpus_per_task', options['cpus_per_task'])}")
     if options.get("exclusive"):
         lines.append("exclusive")
-    return [*lines, *(_one_line("args", argument).lstrip("-") for argument in options.get("args") or ())]
+    # The array of a job's tasks is already there.
+    told = [_one_line("args", argument) for argument in options.get("args") or ()]
+    return [*lines, *(one.lstrip("-") for one in told if not (spec.tasks and array_argument([one])))]
 
 
 def _quoted(key: str, value: object) -> str:

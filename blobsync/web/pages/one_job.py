@@ -61,7 +61,9 @@ def _show(request: Request) -> Response:
         record = jobs.get(record)
         fetched = _fetched(jobs, record, chosen)
     else:
-        fetched = jobs.fetched_logs(record).of_task(_chosen_task(record, chosen))
+        fetched = jobs.fetched_logs(record)
+        if (task := _chosen_task(record, chosen)) is not None:
+            fetched = fetched.of_tasks([task])
     name = chosen if chosen in fetched.names else fetched.leading
     wanted = query.get("find", "")[:500]
     found = search_logs(fetched, wanted)

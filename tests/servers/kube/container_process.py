@@ -44,6 +44,11 @@ class Log:
             self._bytes += _LINE_HEAD + len(line)
             self._more.notify_all()
 
+    def lines(self) -> list[tuple[str, bytes]]:
+        """All of them so far."""
+        with self._more:
+            return list(self._lines)
+
     def close(self) -> None:
         with self._more:
             self._over = True
@@ -78,6 +83,8 @@ class ContainerProcess:
         self.folder_in: str = spec["folder_in"]
         self._owner: tuple[int, int] = (spec["user"], spec["group"])
         self.reason = ""
+        # Whether its state has the end of its log when it fails.
+        self.tells_end = False
         self._over = threading.Event()
         (folder / "files").mkdir(parents=True)
         file = folder / "spec.json"
@@ -145,7 +152,9 @@ class ContainerProcess:
             return {"running": {"startedAt": self.started}}
         reason = self.reason or ("Completed" if code == 0 else "StartError" if code == 128 else "Error")
         times = {"startedAt": self.started, "finishedAt": self.ended}
-        return {"terminated": {"exitCode": code, "reason": reason, **times}}
+        said = b"".join(line for _, line in self.log.lines())[-2048:] if code and self.tells_end else b""
+        told = {"message": said.decode("utf-8", "replace")} if said else {}
+        return {"terminated": {"exitCode": code, "reason": reason, **told, **times}}
 
     def _read(self) -> None:
         assert self._process.stdout

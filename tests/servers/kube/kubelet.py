@@ -283,6 +283,7 @@ class PodRun:
         }
         tries = self.attempts.setdefault(name, [])
         process = ContainerProcess(self._folder / f"{name}-{len(tries)}", spec, lambda: self._machine.log_bytes)
+        process.tells_end = container.get("terminationMessagePolicy") == "FallbackToLogsOnError"
         tries.append(process)
         self._waiting.pop(name, None)
         tell(self._store, self._pod, "Created", f"Container created: {name}", by="kubelet")
