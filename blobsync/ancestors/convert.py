@@ -13,6 +13,7 @@ from blobsync.ancestors.batchai_record import RECORDED, recorded_job
 from blobsync.ancestors.batchai_translate import NewAccount, Translation, translate_job
 from blobsync.ancestors.philly import philly_names, philly_variables
 from blobsync.base.errors import ConfigError, UsageError
+from blobsync.base.plain_json import merged
 from blobsync.config.account_files import account_file_names
 from blobsync.config.accounts import AccountFile, first_of
 from blobsync.config.job_keys import IDLE, LINKING, NOWHERE, read_only_words
@@ -20,7 +21,7 @@ from blobsync.config.known_keys import PHILLY_MARKS
 from blobsync.config.loader import ClusterFile, reload_cluster
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.config.project_root import CLUSTER_FOLDER
-from blobsync.config.scaffold import NewFile, flattened, with_changes
+from blobsync.config.scaffold import NewFile, flattened
 from blobsync.config.yaml_document import CODE_KEY, Document
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -97,7 +98,7 @@ def convert_batchai(
         read_job_file(job, cluster_file, environ), base, accounts_on_file(base.root, environ), writes=True
     )
     start = base.written.values if base.written else {}
-    values = with_changes({"platform": base.platform, **start}, made.values)
+    values = merged({"platform": base.platform, **start}, made.values)
     comment = f"Converted from {job.name}, a job file of Azure Batch AI, by: blobsync convert batchai"
     files = (NewFile(file, comment, values), *(_account(one) for one in made.accounts))
     nodes = ("--nodes", str(made.nodes)) if made.nodes else ()

@@ -82,3 +82,12 @@ def _fits(value: Any, hint: Any) -> bool:
     if dataclasses.is_dataclass(value):
         demand_types(value)
     return True
+
+
+def merged(first: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """``first`` with ``more``, which wins; mappings in both are merged."""
+    found = dict(first)
+    for name, value in more.items():
+        inner = found.get(name)
+        found[name] = merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return found

@@ -103,20 +103,31 @@ def read_own(file: Path) -> str | None:
         raise ConfigError("is not UTF-8 text", file=str(file)) from error
 
 
-def write_own(file: Path, text: str) -> None:
-    """Replace the file, readable for the user alone; creates its folder. Raises ``ConfigError``."""
-    temporary = file.with_name(f"{file.name}.{os.getpid()}.new")
+def replace_file(file: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file that has all its content from the start; what is in its place is replaced, and no link followed.
+
+    Raises ``OSError``.
+    """
+    part = file.with_name(f"{file.name}.{os.urandom(4).hex()}")
     try:
-        make_private(file.parent)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(fd, "w", encoding="ascii") as stream:
-            stream.write(text)
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        with open(fd, "wb") as stream:
+            stream.write(content)
             stream.flush()
             os.fsync(fd)
-        temporary.replace(file)
-    except OSError as error:
+        part.replace(file)
+    except BaseException:
         with suppress(OSError):
-            temporary.unlink()
+            part.unlink()
+        raise
+
+
+def write_own(file: Path, text: str) -> None:
+    """Replace the file, readable for the user alone; creates its folder. Raises ``ConfigError``."""
+    try:
+        make_private(file.parent)
+        replace_file(file, text.encode("ascii"))
+    except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror}", file=str(file)) from error
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +22,7 @@ from blobsync.base.background_calls import usable_cores
 from blobsync.base.errors import LocalFileError, SecretsFoundError
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.plain_json import parse_json
+from blobsync.base.user_data import replace_file
 from blobsync.code.digest import DigestRecord, digest_of_records
 from blobsync.code.files import CodeFile, CodeRules, Decision, find_code
 from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, PossibleSecret, scan
@@ -221,10 +220,7 @@ class _Cache:
         text = json.dumps({"version": _CACHE_VERSION, "files": rows}, separators=(",", ":"))
         # Without it the next run is only slower, so do not fail.
         with suppress(OSError):
-            handle, temporary = tempfile.mkstemp(dir=self._file.parent, prefix="files-")
-            with open(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
-            os.replace(temporary, self._file)
+            replace_file(self._file, text.encode())
 
     def _settled(self, state: LocalState) -> bool:
         return max(state.mtime_ns, state.ctime_ns) < self._looked_at - _SETTLED_NS

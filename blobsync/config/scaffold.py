@@ -21,7 +21,7 @@ import yaml
 from blobsync.base.errors import LocalFileError, UsageError
 from blobsync.base.redaction import Secret, redact_answer
 from blobsync.base.trusted_hosts import host_of
-from blobsync.base.user_data import environment
+from blobsync.base.user_data import environment, replace_file
 from blobsync.config.model import DEFAULT_CLUSTER, EMULATOR_ACCOUNT
 from blobsync.config.project_root import PROJECT_MARK, demand_own
 
@@ -40,17 +40,6 @@ class NewFile:
         """The whole content."""
         body = yaml.safe_dump(_plain(self.values), sort_keys=False, allow_unicode=True, width=110)
         return "".join(f"# {line}\n" for line in self.comment.splitlines()) + body
-
-
-def with_changes(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """``base`` with ``changes`` merged in, mappings key by key."""
-    values = dict(base)
-    for name, value in changes.items():
-        below = values.get(name)
-        values[name] = (
-            with_changes(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-        )
-    return values
 
 
 def flattened(values: Mapping[str, Any], around: str = "") -> dict[str, Any]:
@@ -300,11 +289,7 @@ def follow_emulator(root: Path, emulator: EmulatorAccount, names: Iterable[str])
             if emulator.key.reveal() not in text or new == text:
                 continue
             _refuse_link(root, name)
-            fresh = path.with_name(f"{path.name}.{os.getpid()}.part")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-            with open(os.open(fresh, flags, path.stat().st_mode & 0o777), "w", encoding="utf-8") as stream:
-                stream.write(new)
-            fresh.replace(path)
+            replace_file(path, new.encode(), path.stat().st_mode & 0o777)
         except (OSError, UnicodeDecodeError) as error:
             raise LocalFileError(f"cannot write the emulator's port into {name}: {error}", path=name) from error
         changed.append(name)

@@ -6,7 +6,6 @@ The key of Azurite's well-known account is public: anyone who can reach the loop
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import socket
 from base64 import b64encode
@@ -17,7 +16,7 @@ from pathlib import Path
 from blobsync.base.errors import EmulatorError
 from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import Secret
-from blobsync.base.user_data import make_private
+from blobsync.base.user_data import make_private, replace_file
 
 DEFAULT_PORT = 10000
 _LAST_PORT = 65535
@@ -76,9 +75,5 @@ def keep_port(folder: Path, port: int) -> None:
 def _keep(folder: Path, account: KeptAccount) -> KeptAccount:
     make_private(folder)
     folder.chmod(0o700)
-    fresh = folder / f"{_FILE}.{os.getpid()}.part"
-    # Created with private permissions.
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as sink:
-        json.dump({"key": account.key.reveal(), "port": account.port}, sink)
-    fresh.replace(folder / _FILE)
+    replace_file(folder / _FILE, json.dumps({"key": account.key.reveal(), "port": account.port}).encode())
     return account

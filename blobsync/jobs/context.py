@@ -92,25 +92,15 @@ class JobContext:
         return create_backend(cluster.platform, around)
 
     @contextmanager
-    def store(self, cluster: Cluster, account: StorageAccount) -> Iterator[BlobStore]:
-        """The container of an account. Raises ``CredentialError``."""
+    def store(self, cluster: Cluster, account: StorageAccount, *, patient: bool = True) -> Iterator[BlobStore]:
+        """The container of an account; not ``patient``: with one try of two seconds. Raises ``CredentialError``."""
         if str(account.container) in self._stores:
             yield self._stores[str(account.container)]
             return
-        from blobsync.store.connect import connect
+        from blobsync.store.connect import connect, impatient
 
-        with connect(account, environ=self.environ, use_cli_auth=cluster.flag("use_cli_auth")) as store:
-            yield store
-
-    @contextmanager
-    def impatient_store(self, cluster: Cluster, account: StorageAccount) -> Iterator[BlobStore]:
-        """The same with one try of two seconds. Raises ``CredentialError``."""
-        if str(account.container) in self._stores:
-            yield self._stores[str(account.container)]
-            return
-        from blobsync.store.connect import impatient
-
-        with impatient(account, environ=self.environ, use_cli_auth=cluster.flag("use_cli_auth")) as store:
+        opened = connect if patient else impatient
+        with opened(account, environ=self.environ, use_cli_auth=cluster.flag("use_cli_auth")) as store:
             yield store
 
     def cluster_of(self, record: JobRecord) -> Cluster:

@@ -69,5 +69,5 @@ def _place(context: JobContext, record: JobRecord) -> Iterator[SharedStore]:
     account = known_accounts([cluster]).get(container)
     if account is None:
         raise CredentialError(f"{cluster.file} does not contain {container} any more")
-    with context.impatient_store(cluster, account) as store:
+    with context.store(cluster, account, patient=False) as store:
         yield ContainerStore(store, place)

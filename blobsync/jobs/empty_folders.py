@@ -110,7 +110,7 @@ def _first_with_blobs(
     asked = [""] if empty is None else [name for name in empty if not name or not entry.is_output]
     for name in asked[:_MOST_ASKED]:
         prefix = _joined(entry.path, name)
-        with context.impatient_store(cluster, entry.account) as store:
+        with context.store(cluster, entry.account, patient=False) as store:
             if any(True for _ in store.list_blobs(f"{prefix}/" if prefix else "")):
                 return name
     return None

@@ -317,8 +317,8 @@ class JobService(JobQueries):
 
     def _changed(self, cluster: Cluster, changes: Mapping[str, Any]) -> Cluster:
         """The cluster with these keys changed, beside those of ``-p``. Raises ``ConfigError``."""
+        from blobsync.base.plain_json import merged
         from blobsync.config.loader import reload_cluster
-        from blobsync.jobspec.submit_options import merged
 
         if not changes or cluster.written is None:
             return cluster

@@ -10,10 +10,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
-import os
 import re
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -23,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from blobsync.base.errors import AccessDeniedError, ArchiveError, PreconditionFailedError
-from blobsync.base.user_data import make_private, state_home
+from blobsync.base.user_data import make_private, replace_file, state_home
 from blobsync.jobspec.hold import HOLDER
 from blobsync.jobspec.spec import CodeRef, JobSpec, NodeArchiveRef
 from blobsync.local.state_dir import user_key
@@ -259,10 +257,7 @@ def _key(*folders: Path) -> str:
 
 def _keep(kept: Path, sealed: bytes) -> None:
     make_private(kept.parent)
-    handle, fresh = tempfile.mkstemp(dir=kept.parent)
-    with os.fdopen(handle, "wb") as target:
-        target.write(sealed)
-    os.replace(fresh, kept)
+    replace_file(kept, sealed)
     # One version is enough: running jobs have their own.
     for path in kept.parent.glob("*.zip"):
         if path != kept:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypedDict
 
 from blobsync.base.errors import UsageError
 from blobsync.base.options import Option, options_of
+from blobsync.base.plain_json import merged
 from blobsync.config.job_keys import LINKING
 from blobsync.config.known_keys import PLATFORMS
 from blobsync.config.model import AML_PLATFORMS, Cluster
@@ -99,15 +100,6 @@ def read_pairs(words: Iterable[str], environ: Mapping[str, str]) -> dict[str, st
         if not sign and name not in environ:
             raise UsageError(f"--env {name}: there is no such variable here", hint=f"--env {name}=VALUE sets it")
         found[name] = value if sign else environ[name]
-    return found
-
-
-def merged(first: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """``first`` with ``more``, which wins; mappings in both are merged."""
-    found = dict(first)
-    for name, value in more.items():
-        inner = found.get(name)
-        found[name] = merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
     return found
 
 

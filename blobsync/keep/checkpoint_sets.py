@@ -23,10 +23,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from blobsync.base.file_states import LocalState
 from blobsync.config.model import CheckpointRule
+from blobsync.keep.marks import Mark
 
 STILL = "still"
 # How long nothing may change in a set (seconds): after its last file, and where only stillness is known.
@@ -77,26 +78,6 @@ class FileSet(NamedTuple):
         return self.files.keys() == other.files.keys() and all(
             state.same_file(other.files[path]) for path, state in self.files.items()
         )
-
-
-class Marked(Protocol):
-    """What is known of a marked set, here or there."""
-
-    @property
-    def set(self) -> str: ...
-    @property
-    def stored(self) -> str: ...
-    @property
-    def step(self) -> int | None: ...
-    @property
-    def time(self) -> float: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def values(self) -> Mapping[str, float]: ...
-
-
-M = TypeVar("M", bound=Marked)
 
 
 class Told(NamedTuple):
@@ -165,7 +146,7 @@ def is_of_set(rule: CheckpointRule, path: str) -> bool:
     return set_of(rule, path) is not None or set_of(rule, "/".join(plain)) is not None
 
 
-def fitting(rule: CheckpointRule, marks: Iterable[M]) -> list[M]:
+def fitting(rule: CheckpointRule, marks: Iterable[Mark]) -> list[Mark]:
     """The marks of sets that the rule means; what else a mark names is none of its business."""
     return [mark for mark in marks if set_of(rule, mark.set) == mark.set]
 
@@ -393,7 +374,7 @@ def stored_names(name: str, step: int | None, now: float) -> tuple[str, ...]:
     return (name, *own, f"{name}@{stamp}")
 
 
-def in_order(marks: Iterable[M]) -> list[M]:
+def in_order(marks: Iterable[Mark]) -> list[Mark]:
     """From the first to the last: by generation, in one by step, or by time where one has no step.
 
     Each start of a job begins a generation, so that what it writes comes after what it started from, whatever clocks
@@ -402,14 +383,14 @@ def in_order(marks: Iterable[M]) -> list[M]:
     listed = list(marks)
     timed = {each.generation for each in listed if each.step is None}
 
-    def place(each: M) -> tuple[int, float, float, str]:
+    def place(each: Mark) -> tuple[int, float, float, str]:
         step = 0 if each.generation in timed or each.step is None else each.step
         return each.generation, step, each.time, each.stored
 
     return sorted(listed, key=place)
 
 
-def best_first(rule: CheckpointRule, marks: Iterable[M]) -> list[M]:
+def best_first(rule: CheckpointRule, marks: Iterable[Mark]) -> list[Mark]:
     """Those with a value of ``keep_best``, the best one first; of equal ones the latest."""
     if not rule.keep_best:
         return []
@@ -434,7 +415,7 @@ def value_at(document: Any, field: str) -> float | None:
     return float(numbers[-1]) if numbers and math.isfinite(numbers[-1]) else None
 
 
-def kept(rule: CheckpointRule, marks: Collection[M]) -> list[M]:
+def kept(rule: CheckpointRule, marks: Collection[Mark]) -> list[Mark]:
     """The sets that stay in the container; all of them without a key that lets some go, and always the last one."""
     ordered = in_order(marks)
     if not rule.rotates or not ordered:
@@ -453,7 +434,7 @@ def kept(rule: CheckpointRule, marks: Collection[M]) -> list[M]:
     return [each for each in ordered if each.stored in stays]
 
 
-def preferred(rule: CheckpointRule, marks: Collection[M]) -> list[M]:
+def preferred(rule: CheckpointRule, marks: Collection[Mark]) -> list[Mark]:
     """The sets that a start may take, in this order: if one does not match its mark, the next is looked at."""
     if rule.restore == "none":
         return []

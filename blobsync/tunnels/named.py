@@ -31,7 +31,15 @@ from blobsync.backends.forwarding import LOOPBACK, bastion_line, forward_line
 from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process import ProcessRunner, python_module
-from blobsync.base.user_data import config_home, environment, make_private, read_own, state_home, write_own
+from blobsync.base.user_data import (
+    config_home,
+    environment,
+    make_private,
+    read_own,
+    replace_file,
+    state_home,
+    write_own,
+)
 from blobsync.local.state_dir import own_folder
 from blobsync.tunnels.keeper import OPEN_SECONDS
 
@@ -171,9 +179,7 @@ class TunnelFolder:
 
     def write(self, file: Path, values: Mapping[str, object]) -> None:
         """Write a file atomically."""
-        fresh = file.with_suffix(".new")
-        fresh.write_text(json.dumps(values))
-        fresh.replace(file)
+        replace_file(file, json.dumps(values).encode())
 
 
 class Tunnels:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hmac
 import html
-import os
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.base.errors import LocalFileError
+from blobsync.base.user_data import replace_file
 
 _BYTES = 32
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _fresh() -> str:
@@ -55,11 +54,8 @@ class LoginFile:
             f'<meta http-equiv="refresh" content="0; url={link}">\n<title>blobsync</title>\n'
             f'<p><a href="{link}">Open blobsync</a></p>\n'
         )
-        part = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
         try:
-            with open(os.open(part, _NEW_FILE, 0o600), "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(part, self.path)
+            replace_file(self.path, text.encode())
         except OSError as error:
             raise LocalFileError(f"{self.path}: {error.strerror}", path=str(self.path)) from error
 

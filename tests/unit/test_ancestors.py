@@ -16,11 +16,11 @@ import yaml
 
 from blobsync.backends import create_backend
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.plain_json import merged
 from blobsync.config.job_keys import IDLE, IDLE_HERE, LABELS
 from blobsync.config.known_keys import CLUSTER, FOLDER
 from blobsync.config.loader import CHECKPOINT_KEYS, load_cluster
 from blobsync.config.model import Cluster
-from blobsync.config.scaffold import with_changes
 from blobsync.config.yaml_document import KeyPath
 from blobsync.jobs.form.fields import BY_NAME, FOLDER_FIELDS
 from blobsync.jobs.form.filled import AskedJob, JobForm, check_form
@@ -257,7 +257,7 @@ def name_of(path: KeyPath) -> str:
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("file", FILES)
 def test_every_key_is_honoured_or_refused_with_its_line(tmp_path: Path, file: str, platform: str) -> None:
-    values = with_changes(FILES[file], {"platform": platform, **ADDED.get(platform, {})})
+    values = merged(FILES[file], {"platform": platform, **ADDED.get(platform, {})})
     if platform == "aml" and not {"aml_config", "compute_target"} & values.keys():
         values |= {"compute_target": "added"}
     if platform == "kubernetes" and not values.get("docker", {}).get("image"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import pytest
 
@@ -31,6 +32,7 @@ from blobsync.keep.checkpoint_sets import (
     stored_names,
     value_at,
 )
+from blobsync.keep.marks import Mark
 
 NOW = 1_000.0
 HF = CheckpointRule("checkpoint-*")
@@ -62,22 +64,18 @@ class Texts:
         return path not in self.not_json
 
 
-@dataclass(frozen=True)
-class Known:
-    """A marked set."""
-
-    set: str
-    step: int | None = None
-    time: float = 0.0
-    generation: int = 1
-    values: Mapping[str, float] = field(default_factory=dict)
-    stored: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "stored", self.stored or self.set)
+def known(
+    name: str,
+    step: int | None = None,
+    time: float = 0.0,
+    generation: int = 1,
+    values: Mapping[str, float] = MappingProxyType({}),
+    stored: str = "",
+) -> Mark:
+    return Mark(name, stored or name, step, time, "", "", generation, values=values)
 
 
-def names(marks: list[Known]) -> list[str]:
+def names(marks: list[Mark]) -> list[str]:
     return [each.stored for each in marks]
 
 
@@ -120,8 +118,8 @@ def test_versions_of_a_set_belong_to_it(pattern: str, path: str, expected: bool)
 
 
 def test_a_mark_of_something_else_than_a_set_of_the_rule_counts_for_nothing() -> None:
-    good, wrong = Known("checkpoint-1", 1), Known("results", 2)
-    assert fitting(HF, [good, wrong, Known("checkpoint-1/model.bin", 3)]) == [good]
+    good, wrong = known("checkpoint-1", 1), known("results", 2)
+    assert fitting(HF, [good, wrong, known("checkpoint-1/model.bin", 3)]) == [good]
 
 
 def test_sets_have_their_files_by_paths_below_them() -> None:
@@ -238,14 +236,14 @@ def test_another_version_gets_another_name() -> None:
 
 
 def test_a_start_comes_after_what_it_started_from_whatever_steps_and_clocks_say() -> None:
-    marks = [Known("checkpoint-1000", 1000, time=500), Known("checkpoint-600", 600, time=100, generation=2)]
+    marks = [known("checkpoint-1000", 1000, time=500), known("checkpoint-600", 600, time=100, generation=2)]
     assert names(in_order(marks)) == ["checkpoint-1000", "checkpoint-600"]
-    one = [Known("a-20", 20, time=1), Known("a-10", 10, time=2)]
+    one = [known("a-20", 20, time=1), known("a-10", 10, time=2)]
     assert names(in_order(one)) == ["a-10", "a-20"], "a node's clock may be wrong"
-    assert names(in_order([*one, Known("last.ckpt", None, time=3)])) == ["a-20", "a-10", "last.ckpt"]
+    assert names(in_order([*one, known("last.ckpt", None, time=3)])) == ["a-20", "a-10", "last.ckpt"]
 
 
-STEPS = [Known(f"checkpoint-{step}", step, time=step) for step in range(100, 1100, 100)]
+STEPS = [known(f"checkpoint-{step}", step, time=step) for step in range(100, 1100, 100)]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +272,7 @@ def test_the_best_one_stays_and_can_be_asked_for() -> None:
 
 
 def test_versions_of_an_overwritten_file_stay_in_threes() -> None:
-    versions = [Known("last.ckpt", None, float(at), stored=f"last.ckpt@{at}") for at in range(6)]
+    versions = [known("last.ckpt", None, float(at), stored=f"last.ckpt@{at}") for at in range(6)]
     rule = CheckpointRule("last.ckpt", keep_every=1000)
     assert names(kept(rule, versions)) == ["last.ckpt@3", "last.ckpt@4", "last.ckpt@5"]
     assert names(kept(replace(rule, keep_last=1), versions)) == ["last.ckpt@5"]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import UsageError
+from blobsync.base.plain_json import merged
 from blobsync.config.model import Cluster, Docker
-from blobsync.jobspec.submit_options import changed_keys, merged, read_pairs
+from blobsync.jobspec.submit_options import changed_keys, read_pairs
 
 
 def make_cluster(platform: str = "slurm", **values: Any) -> Cluster:

@@ -6,10 +6,11 @@ verified with the services.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from blobsync.base.errors import ConfigError
+from blobsync.base.plain_json import merged
 from blobsync.config.model import Cluster, WorkspaceConfig
 from blobsync.jobspec.spec import JobSpec
 
@@ -164,12 +165,3 @@ def _singularity(cluster: Cluster, spec: JobSpec, workspace: WorkspaceConfig) ->
         if key not in ("subscription_id", "resource_group")
     }
     return merged(block, own)
-
-
-def merged(block: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge ``more`` of the cluster file into ``block``, mapping by mapping."""
-    result = dict(block)
-    for key, value in more.items():
-        here = result.get(key)
-        result[key] = merged(here, value) if isinstance(here, Mapping) and isinstance(value, Mapping) else value
-    return result

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from blobsync.backends.login import LOG_FOLDERS, nonempty_logs
 from blobsync.base.plain_json import demand_types, parse_json
-from blobsync.base.user_data import make_private
+from blobsync.base.user_data import make_private, replace_file
 from blobsync.jobspec.spec import JobSpec, LogFile, NodeChange, State, StateChange, TaskInfo
 
 # A run without a supervisor after so many seconds will not run.
@@ -131,9 +131,7 @@ class RunFiles(NamedTuple):
         return self.folder / "phase"
 
     def write_status(self, status: SavedState) -> None:
-        fresh = self.state.with_suffix(".new")
-        fresh.write_text(json.dumps(asdict(status)))
-        fresh.replace(self.state)
+        replace_file(self.state, json.dumps(asdict(status)).encode())
 
     def read_status(self) -> SavedState | None:
         """The saved state: None without such a run, ``UNKNOWN`` for an invalid file."""
@@ -161,9 +159,7 @@ class RunFiles(NamedTuple):
 
     def write_wanted(self, nodes: int) -> None:
         """Save the requested number of nodes; the last request counts."""
-        fresh = self.wanted.with_name(f"wanted.{os.getpid()}.{time.monotonic_ns()}")
-        fresh.write_text(str(nodes))
-        fresh.replace(self.wanted)
+        replace_file(self.wanted, str(nodes).encode())
 
     def read_wanted(self) -> int | None:
         """The requested number of nodes; None if there was no request."""

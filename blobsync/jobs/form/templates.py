@@ -15,13 +15,14 @@ from typing import Any
 
 from blobsync.base.errors import BlobsyncError, ConfigError, LocalFileError, NothingMatchedError, UsageError
 from blobsync.base.redaction import is_secret_name, redact
+from blobsync.base.user_data import replace_file
 from blobsync.config.loader import parse_overrides
 from blobsync.config.scaffold import NewFile
 from blobsync.config.yaml_document import read_document
 from blobsync.jobs.form.fields import is_field
 from blobsync.jobs.form.filled import MOST_CHARS, FilledForm, JobForm
 from blobsync.jobs.home import is_secret
-from blobsync.local.names import new_temporary_name, safe_name
+from blobsync.local.names import safe_name
 
 TEMPLATE_FOLDER = "aux_data/jobs"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -114,13 +115,10 @@ def _write(root: Path, file: NewFile) -> None:
     """Whole or not at all; a link in its place is replaced, not followed."""
     _demand_own_folder(root)
     path = root / file.name
-    draft = path.with_name(new_temporary_name())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(file.text, encoding="utf-8")
-        os.replace(draft, path)
+        replace_file(path, file.text.encode(), 0o666)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise LocalFileError(f"cannot write {file.name}: {error.strerror}", path=file.name) from error
 
 
