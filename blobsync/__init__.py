@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         LockError as LockError,
         LoginRequiredError as LoginRequiredError,
         LostContactError as LostContactError,
+        LostContentError as LostContentError,
         MappingError as MappingError,
         MirrorRefusedError as MirrorRefusedError,
         NothingMatchedError as NothingMatchedError,

@@ -121,6 +121,7 @@ class FailureCode(str, Enum):
         "a lock is missing, or is not the one that was written",
         ExitCode.USAGE,
     )
+    CONTENT_LOST = "content_lost", "what a lock names is nowhere any more, so nothing was moved"
     CONFLICT = "conflict", "both sides changed since they were last verified", ExitCode.PARTIAL
     # Credentials
     CREDENTIAL_INVALID = "credential_invalid", "the credential cannot be used", ExitCode.USAGE
@@ -342,6 +343,10 @@ class UnsafeNamesError(PlanError):
     def __init__(self, message: str, *, names: tuple[tuple[str, str], ...], hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.names = names
+
+
+class LostContentError(UnsafeNamesError):
+    code = FailureCode.CONTENT_LOST
 
 
 class UntrustedLinkError(PlanError):

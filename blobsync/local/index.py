@@ -25,7 +25,7 @@ from __future__ import annotations
 import atexit
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import chain, islice
@@ -223,6 +223,11 @@ class PairIndex:
             drop(db, root, gone)
 
         self._index.write(self._key, write)
+
+    def holding(self, md5s: Collection[bytes]) -> Iterator[tuple[str, bytes]]:
+        """The recorded paths whose content has one of these MD5s, with that MD5."""
+        pages = self._pages("", content_page, "")
+        return ((path, md5) for path, md5 in pages if md5 in md5s)
 
     def differences(self, folder: str, spill: Spill = _IN_MEMORY, *, one_level: bool = False) -> Differences:
         """Compare a listing of ``folder`` (below both roots) with the records; ``spill`` is for the differences.
@@ -427,6 +432,12 @@ def recorded_page(db: sqlite3.Connection, root: int, after: str, end: str) -> li
     """Some recorded paths and their ETags, in order, from ``after`` on (which is not among them)."""
     query = "SELECT path, etag FROM pairs WHERE root = ? AND path > ? AND path < ? ORDER BY path LIMIT ?"
     return db.execute(query, (root, after, end, PAGE)).fetchall()
+
+
+def content_page(db: sqlite3.Connection, root: int, after: str) -> list[tuple[str, bytes]]:
+    """Some recorded paths with their MD5s, in order, from ``after`` on (which is not among them)."""
+    query = "SELECT path, md5 FROM pairs WHERE root = ? AND path > ? ORDER BY path LIMIT ?"
+    return db.execute(query, (root, after, PAGE)).fetchall()
 
 
 def level_of(folder: str) -> str:

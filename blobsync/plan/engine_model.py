@@ -207,6 +207,7 @@ _LEAST_TRIAL = 0.2
 # A process whose threads use less than this share of a core waits for the network or the disk, which others would, too.
 _BUSY = 0.75
 
+ONE_FOR_OLD_CONTENTS = ProcessChoice(1, "one process reads earlier versions of blobs")
 ONE_FOR_SOURCES = ProcessChoice(1, "one process reads a source outside Azure")
 NOT_DIRECT = ProcessChoice(1, "only the direct engine starts worker processes")
 

@@ -132,10 +132,15 @@ def changed_since_verified(now: FileState, then: FileState, md5: bytes | None) -
 
 
 def is_as_recorded(now: FileState, then: FileState) -> bool:
-    """Whether a side is exactly what the record shows: the same file by its ``stat``, the same blob by its ETag."""
+    """Whether a side is exactly what the record shows: the same file by its ``stat``, the same blob by its ETag.
+
+    One version of a blob has one MD5: a lock that says otherwise of it is not believed.
+    """
     if isinstance(now, LocalState):
         return isinstance(then, LocalState) and now.same_file(then)
-    return not isinstance(then, LocalState) and now.etag == then.etag
+    if isinstance(then, LocalState) or now.etag != then.etag:
+        return False
+    return now.md5 == then.md5 or now.md5 is None or then.md5 is None
 
 
 class Changes(NamedTuple):

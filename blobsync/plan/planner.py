@@ -20,6 +20,7 @@ from blobsync.plan.clashes import Names, refuse_blob_above, settle, spare_links
 from blobsync.plan.decisions import Decisions, Settlement, check_names, guard_mirror, leave_out
 from blobsync.plan.engine_model import (
     NOT_DIRECT,
+    ONE_FOR_OLD_CONTENTS,
     ONE_FOR_SOURCES,
     EngineRules,
     RequestedEngine,
@@ -187,9 +188,12 @@ def make_plan(
     if writing is Action.TRANSFER or options.keep is not None or settlements:
         _look_for_room(context, found, parts, volume.size, force=options.force, writing=writing)
     engines = _for_sources(context, chosen, options, engines)
+    one = ONE_FOR_SOURCES if any(is_source(leg.part.source) for leg in chosen) else None
+    if options.locked and _is_of_the_past(context, parts):
+        engines, one = _for_old_contents(engines), ONE_FOR_OLD_CONTENTS
     work = _work(chosen, volume, engines.cores, found)._replace(spared=totals.spared)
     outside = any(is_source(leg.part.source) for leg in chosen)
-    processes = ONE_FOR_SOURCES if outside else choose_processes(options.processes, work, options.cap_mbps)
+    processes = one or choose_processes(options.processes, work, options.cap_mbps)
     engine = choose_engine(engines, work._replace(processes=processes.count))
     parts, whole = for_engine(parts, engine.name)
     if outside and engine.name == "direct":
@@ -252,6 +256,19 @@ def _for_sources(
         reason = asked.reason or "azcopy is not used for sources outside Azure"
         engines = engines._replace(requested=RequestedEngine("direct", reason))
     return engines
+
+
+def _is_of_the_past(context: ProjectContext, parts: Sequence[PlanPart]) -> bool:
+    from blobsync.plan.locked_files import uses_old_contents  # late: few downloads are of a lock
+
+    return any(uses_old_contents(context, part) for part in parts)
+
+
+def _for_old_contents(engines: EngineRules) -> EngineRules:
+    asked = engines.requested
+    if asked.name == "azcopy":
+        raise UsageError(f"{asked.reason}, which does not read earlier versions of blobs", hint="leave it out")
+    return engines._replace(requested=RequestedEngine("direct", "azcopy does not read earlier versions of blobs"))
 
 
 def _demand_spreadable(context: ProjectContext, source: BlobLocation, destination: Location, nodes: int) -> None:
@@ -367,6 +384,11 @@ def _same_blobs(one: Location, other: Location) -> bool:
 
 def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, listener: Listener, found: _Found) -> None:
     request = request_for(context, leg, options)
+    if options.locked:
+        from blobsync.plan.locked_files import as_locked, located  # late: few downloads are of a lock
+
+        assert isinstance(request.part.source, OpenBlob)
+        request = as_locked(context.root, request, request.part.source)
     try:
         looked = survey(request, listener.emit)
     except NothingMatchedError as nothing:
@@ -391,6 +413,8 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
         settlements=found.settlements,
     )
     actions = _prepared(context, request, looked, decided, found)
+    if options.locked:
+        actions = located(context, request, actions)
     _check_names(context, request.part, looked, actions, decided.extras)
     counts, extras = actions.totals.counts, len(decided.extras)
     if options.mirror:

@@ -20,6 +20,7 @@ from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import way_to
 from blobsync.plan.transfer_plan import IndexKey, Part, PlanPart, Shape
+from blobsync.store.old_contents import OldContent, with_old_contents
 from blobsync.store.open_locations import Connections, OpenLocation, location_of
 
 LivePart: TypeAlias = Part[OpenLocation]
@@ -81,6 +82,8 @@ class ProjectContext:
     disks: LocalDisks = LocalDisks()  # noqa: RUF009 - it is frozen
     stop: StopRequest = NEVER
     kept: Path | None = None
+    # What plans name that is no current blob.
+    old_contents: dict[tuple[str, str, str], OldContent] = field(default_factory=dict)
 
     def opened(self, part: PlanPart) -> LivePart:
         """The part with the stores behind its ends; touches no network."""
@@ -93,7 +96,7 @@ class ProjectContext:
     def _open(self, end: Location, part: PlanPart) -> OpenLocation:
         """A container's with its store, a local one with what no link may lead a write out of."""
         if isinstance(end, BlobLocation):
-            return self.connections.open(end)
+            return with_old_contents(self.connections.open(end), self.old_contents)
         path = end.path
         entered = [Path(place) for place in way_to(self.root, part.path, self.trusted).entered]
         below = [Path(link.target) for link in self.trusted if link.link.startswith(f"{part.path}/")]

@@ -813,7 +813,8 @@ def remember_nothing(request: Request, nothing: NothingMatchedError, now: Callab
 
 
 def _lists_everything(request: Request) -> bool:
-    return request.part.route in (Route.UPLOAD, Route.DOWNLOAD) and not request.selective
+    is_listing = request.remembered is None and not request.selective
+    return request.part.route in (Route.UPLOAD, Route.DOWNLOAD) and is_listing
 
 
 def _noting(request: Request, pairs: Iterator[Pair], began: float) -> Iterator[Pair]:

@@ -74,6 +74,7 @@ class TransferOptions:
         bool, Option("Replace and delete local files for good, without the trash; for u with --keep.")
     ] = False
     incomplete: Annotated[bool, Option("Download a checkpoint that is not complete, too.", commands=_DOWN)] = False
+    locked: Annotated[bool, Option("Bring exactly the files of each PATH's lock.", commands=_DOWN)] = False
     wildcards: bool = False
 
     def __repr__(self) -> str:
@@ -82,8 +83,8 @@ class TransferOptions:
         return f"TransferOptions({', '.join(f'{name}={getattr(self, name)!r}' for name in changed)})"
 
     def settles_both_ends(self, from_cluster: object) -> bool:
-        """Whether ``--keep`` may write at the source's end, too: not if ``-f`` or ``--from-path`` names it."""
-        return from_cluster is None and self.from_path is None
+        """Whether ``--keep`` may write at the source's end, too: not if ``-f``, ``--from-path`` or a lock names it."""
+        return from_cluster is None and self.from_path is None and not self.locked
 
 
 def replaces_unverified(options: TransferOptions) -> bool:
@@ -144,6 +145,7 @@ class TransferKeywords(TypedDict, total=False):
     force: bool
     no_trash: bool
     incomplete: bool
+    locked: bool
     wildcards: bool
 
 
@@ -211,6 +213,8 @@ def _check_direction(options: TransferOptions, *, uploads: bool) -> None:
         )
     if options.incomplete and uploads:
         raise UsageError("--incomplete is about downloads of checkpoints", hint="omit it: an upload takes what is here")
+    if options.locked and uploads:
+        raise UsageError("--locked is about downloads", hint="blobsync lock PATH locks what the container holds")
     if options.receipt and not uploads:
         raise UsageError("--receipt saves a receipt in the container, where a download writes nothing", hint="omit it")
 
@@ -248,6 +252,8 @@ def check_spread(options: TransferOptions) -> None:
         raise UsageError(
             f"--nodes and --engine {options.engine} cannot be combined", hint="nodes use the direct engine"
         )
+    if options.locked:
+        raise UsageError("--nodes and --locked cannot be combined", hint="leave out --nodes")
     for name in ("mirror", "keep", "receipt"):
         if options.detach and getattr(options, name):
             raise UsageError(

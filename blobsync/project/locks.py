@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from blobsync.base.file_states import RemoteState
 from blobsync.base.formatting import count_text
 from blobsync.base.process import ProcessRunner
 from blobsync.code.git import Commit
+from blobsync.config.mapping import resolve
 from blobsync.local.files import reading_threads
 from blobsync.local.lock_files import (
     MOST_BESIDE,
@@ -31,17 +33,14 @@ from blobsync.local.lock_files import (
     LockedFile,
     demand_packed,
     list_name,
-    lock_above,
     lock_name,
     name_problem,
     pack,
     parse_lock,
-    read_list,
-    read_lock,
-    unpack,
     write_lock,
 )
 from blobsync.local.sorted_runs import SortedRuns
+from blobsync.plan.locked_files import Locked, far_list, locked_here, with_list
 from blobsync.plan.pairing import Pair, is_as_recorded
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request
@@ -51,7 +50,6 @@ from blobsync.store.open_locations import OpenBlob, with_md5
 
 # Names that an error tells one by one.
 _TOLD = 3
-_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -170,35 +168,10 @@ class _Held:
         return (LockedFile(*row) for row in self._rows)
 
 
-class Locked(NamedTuple):
-    """A lock with its list; ``files`` can be read any number of times."""
-
-    lock: Lock
-    files: Iterable[LockedFile]
-
-
-# Returns the list of a lock that is in the container.
-FetchList = Callable[[Lock], bytes]
-
-
-def fetched_from(context: ProjectContext, path: str) -> FetchList:
-    """Fetches long lists from the container to which ``path`` belongs."""
-
-    def fetch(lock: Lock) -> bytes:
-        from blobsync.config.mapping import resolve
-
-        place = resolve(f"{context.root}/{path}", cwd=context.root, root=context.root, cluster=context.cluster)
-        return far_list(context.connections.open(place.remote), lock)
-
-    return fetch
-
-
-def far_list(end: OpenBlob, lock: Lock) -> bytes:
-    """The list of a lock, as the container has it. Raises ``LockError`` and the store's errors."""
-    shown = f"{end.store.container}/{lock.far_name}"
-    with end.store.open(lock.far_name) as reader:
-        demand_packed(reader.info.size, shown)
-        return b"".join(iter(lambda: reader.read(_PIECE), b""))
+def _fetched_from(context: ProjectContext, lock: Lock) -> bytes:
+    """A long list, from the container to which the lock's path belongs."""
+    place = resolve(f"{context.root}/{lock.path}", cwd=context.root, root=context.root, cluster=context.cluster)
+    return far_list(context.connections.open(place.remote), lock)
 
 
 class LockHistory:
@@ -206,6 +179,7 @@ class LockHistory:
 
     def __init__(self, context: ProjectContext, environ: Mapping[str, str], runner: ProcessRunner) -> None:
         self._context, self._environ, self._runner = context, environ, runner
+        self._fetch = partial(_fetched_from, context)
 
     def at(self, revision: str | None, path: str) -> Locked:
         """The lock that covers ``path``: in the working tree (None), in a commit, or the file ``*.lock``.
@@ -213,19 +187,11 @@ class LockHistory:
         Raises ``LockError``, ``UsageError`` for an unknown revision, and the store's errors for a list that is there.
         """
         if revision is None:
-            return self._here(path)
+            return locked_here(self._context.root, path, self._fetch, self._context.spill)
         file = self._context.cwd / revision
         if revision.endswith(SUFFIX) and file.is_file():
             return self._file(file)
         return self._committed(Commit(self._context.root, revision, self._runner, self._environ), path)
-
-    def _here(self, path: str) -> Locked:
-        root = self._context.root
-        above = lock_above(root, path)
-        if above is None:
-            raise LockError(f"{path} has no lock", hint=f"blobsync lock {path} makes one", path=path)
-        lock = read_lock(root, above)
-        return self._with_list(lock, lock_name(above), lambda: read_list(root, above))
 
     def _file(self, file: Path) -> Locked:
         shown = str(file)
@@ -242,9 +208,7 @@ class LockHistory:
         )
 
     def _with_list(self, lock: Lock, shown: str, beside: Callable[[], bytes]) -> Locked:
-        data = fetched_from(self._context, lock.path)(lock) if lock.is_far else beside()
-        demand_packed(len(data), shown)
-        return Locked(lock, unpack(data, lock, shown, self._context.spill))
+        return with_list(lock, shown, beside, self._fetch, self._context.spill)
 
 
 def _lock_in(commit: Commit, path: str) -> tuple[str, bytes]:
@@ -299,19 +263,8 @@ def compare(path: str, before: Locked, after: Locked) -> LockComparison:
     """Compare two locks, which need not be of the same folder, by the files that they have below ``path``."""
     if before.lock.digest == after.lock.digest and before.lock.path == after.lock.path:
         return LockComparison(path, before.lock, after.lock, ())
-    old, new = below(before, path), below(after, path)
+    old, new = before.below(path), after.below(path)
     return LockComparison(path, before.lock, after.lock, tuple(_changes(path, old, new)))
-
-
-def below(locked: Locked, path: str) -> Iterator[LockedFile]:
-    """The files of a lock at or below ``path``, named from there; all of them if the lock is of another path."""
-    inner = path[len(locked.lock.path) + 1 :] if path.startswith(f"{locked.lock.path}/") else ""
-    lead = f"{inner}/"
-    for file in locked.files:
-        if not inner:
-            yield file
-        elif file.path == inner or file.path.startswith(lead):
-            yield file._replace(path=file.path[len(lead) :])
 
 
 def _changes(path: str, before: Iterator[LockedFile], after: Iterator[LockedFile]) -> Iterator[LockChange]:
@@ -340,7 +293,7 @@ def entries(locked: Locked, path: str, *, recursive: bool) -> Iterator[ListingEn
     Raises ``NothingMatchedError``.
     """
     is_empty, last = True, None
-    for file in below(locked, path):
+    for file in locked.below(path):
         is_empty = False
         folder, slash, _ = file.path.partition("/")
         if slash and not recursive:

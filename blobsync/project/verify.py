@@ -130,12 +130,10 @@ def both_sides(request: Request, emit: Emit) -> tuple[Survey, Iterator[Pair]]:
             what = "folder" if request.folder_only else "file or folder"
             neither.message = f"{part.path}: no such {what}, neither here nor in the container, {part.source}"
             neither.nearby = look_nearby(part.path, part.key.path, part.destination, part.source)
-            if request.remembered is None:
-                remember_nothing(request, neither)
+            remember_nothing(request, neither)
             raise
         turned = True
-    if request.remembered is None:
-        remember(request, found)
+    remember(request, found)
     if not turned:
         return found, found.pairs
     return found, (pair._replace(source=pair.destination, destination=pair.source) for pair in found.pairs)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import StoreLocation
@@ -76,9 +76,9 @@ class BlobInfo(NamedTuple):
 
     ``md5`` is the 16-byte Content-MD5 property, None if the blob has none. ``is_folder_stub`` marks the
     zero-byte ``hdi_isfolder`` blobs (and ADLS directories) that represent a folder and hold no data.
-    ``tier_inferred`` says that ``tier`` is the account's default. Only sources have the rest: ``archived`` is why
-    nothing can be read before somebody restores it, ``checksum`` is of all bytes, ``version`` names this version,
-    also when there is a newer one.
+    ``tier_inferred`` says that ``tier`` is the account's default. ``version`` names this version, also when there is a
+    newer one, if whoever lists it says so. Only sources have the rest: ``archived`` is why nothing can be read before
+    somebody restores it, ``checksum`` is of all bytes.
     """
 
     name: str
@@ -361,4 +361,19 @@ class BlobStore(BlobSource, Protocol):
 
         A blob in ``etags`` is deleted only if it is still that version.
         """
+        ...
+
+
+@runtime_checkable
+class VersionedStore(Protocol):
+    """A store that also reads the earlier versions of blobs, where the account keeps them."""
+
+    def list_versions(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """All versions of the blobs below ``prefix``, also of deleted ones, each with its ``version``."""
+        ...
+
+    def open_version(
+        self, name: str, version: str, *, start: int = 0, length: int | None = None
+    ) -> AbstractContextManager[BlobReader]:
+        """Get Blob of one version; raises ``BlobNotFoundError``."""
         ...

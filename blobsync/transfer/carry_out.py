@@ -674,7 +674,8 @@ def _source_now(run: _Run, ledger: Ledger, action: FileAction) -> FileState | No
         except OSError:
             return None
         return LocalState.of(found) if stat.S_ISREG(found.st_mode) else None
-    if ledger.failures[action.path].code is FailureCode.CHANGED_WHILE_READ:
+    # A lock names a content: whatever is there now is another.
+    if ledger.failures[action.path].code is FailureCode.CHANGED_WHILE_READ and not run.plan.options.locked:
         with suppress(StorageError):
             blob = source.store.head(source.at(action.path))
             return remote_state(blob) if blob else None

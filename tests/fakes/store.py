@@ -121,6 +121,9 @@ class MemoryStore:
         self.heeds_source_etag = True
         self.takes_orders = True
         self.has_features = UNKNOWN
+        # With True, what is replaced or deleted from then on is kept.
+        self.versioning = False
+        self.versions: list[StoredBlob] = []
 
     # -- for tests ----------------------------------------------------------------------------------------
 
@@ -189,6 +192,23 @@ class MemoryStore:
             self.damage[name] -= 1
             body = bytes([body[0] ^ 1]) + body[1:]
         return MemoryReader(blob.info, blob.properties._replace(tier=""), body, self.truncate.get(name))
+
+    def list_versions(self, prefix: str = "") -> Iterator[BlobInfo]:
+        self._ask("list_versions", prefix)
+        for blob in sorted([*self.versions, *self.blobs.values()], key=lambda each: each.info.name):
+            if blob.info.name.startswith(prefix):
+                yield blob.info._replace(version=self._version_of(blob) if self.versioning else "")
+
+    def open_version(
+        self, name: str, version: str, *, start: int = 0, length: int | None = None
+    ) -> AbstractContextManager[MemoryReader]:
+        self._ask("get_version", name, start, length or 0)
+        known = [each for each in [*self.versions, *self.blobs.values()] if each.info.name == name]
+        for blob in known:
+            if self._version_of(blob) == version:
+                body = blob.body[start:] if length is None else blob.body[start : start + length]
+                return MemoryReader(blob.info, blob.properties._replace(tier=""), body, None)
+        raise BlobNotFoundError(f"there is no such version of {name}", status=404)
 
     def put(
         self,
@@ -298,6 +318,7 @@ class MemoryStore:
         self._ask("delete", name)
         with self._lock:
             self._demand(name, Precondition(etag=etag))
+            self._replaced(name)
             return self.blobs.pop(name, None) is not None
 
     def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
@@ -317,6 +338,14 @@ class MemoryStore:
         with self._lock:
             self.requests.append(request)
         self.before(request)
+
+    @staticmethod
+    def _version_of(blob: StoredBlob) -> str:
+        return f"2026-11-20T10:00:00.{blob.info.etag.strip('0x').zfill(7)}Z"
+
+    def _replaced(self, name: str) -> None:
+        if self.versioning and name in self.blobs:
+            self.versions.append(self.blobs[name])
 
     def _blob(self, name: str) -> StoredBlob:
         blob = self.blobs.get(name)
@@ -354,6 +383,7 @@ class MemoryStore:
             properties.content_type or "application/octet-stream",
             tier_inferred=not properties.tier,
         )
+        self._replaced(name)
         self.blobs[name] = StoredBlob(body, info, properties)
         self.blocks.pop(name, None)
         return info

@@ -59,6 +59,16 @@ def test_a_blob_with_all_properties() -> None:
     ]
 
 
+@pytest.mark.parametrize("count", [1, 400])
+def test_the_version_of_a_blob(count: int) -> None:
+    versions = [f"2026-11-20T10:00:00.{number:07}Z" for number in range(count)]
+    items = [item(f"<Name>a</Name><VersionId>{each}</VersionId>") for each in versions]
+    assert [each.version for each in list_page(page(*items)) if isinstance(each, BlobInfo)] == versions
+    for bad in ("../x", "a&amp;b", "x" * 65):
+        with pytest.raises(BadAnswerError):
+            list(list_page(page(*items, item(f"<Name>b</Name><VersionId>{bad}</VersionId>"))))
+
+
 def test_a_blob_with_only_the_required_properties() -> None:
     assert list(list_page(page(item("<Name>a</Name>")))) == [BlobInfo("a", 0, "0x1")]
 

@@ -21,7 +21,7 @@ def _rows(group: OptionGroup) -> dict[str, Parameter]:
 
 def test_a_command_has_the_options_that_are_valid_for_it() -> None:
     up, down, both = (_rows(OptionGroup(TransferWords, name)).keys() for name in ("u", "d", "plan"))
-    assert (up - down, down - up) == ({"--relay", "--receipt"}, {"--incomplete"})
+    assert (up - down, down - up) == ({"--relay", "--receipt"}, {"--incomplete", "--locked"})
     assert both == up | down
 
 

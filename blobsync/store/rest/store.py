@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, final
 
@@ -403,6 +404,14 @@ class RestBlobStore:
         """
         return RestBlobReader(self._get, name, start, length, etag, self._http)
 
+    def list_versions(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """List Blobs with ``include=versions``; a current blob has no ``version`` where the account keeps none."""
+        return (each for each in self._list(prefix, "", "metadata,versions") if isinstance(each, BlobInfo))
+
+    def open_version(self, name: str, version: str, *, start: int = 0, length: int | None = None) -> RestBlobReader:
+        """Get Blob with ``versionid``; a broken connection is resumed."""
+        return RestBlobReader(partial(self._get, version=version), name, start, length, None, self._http)
+
     # -- writing ------------------------------------------------------------------------------------------
 
     def put(
@@ -576,19 +585,20 @@ class RestBlobStore:
     def _copy(self, name: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Reply:
         return self._http.send("PUT", self._path(name), query, headers, b"", retry_bare_500=False)
 
-    def _get(self, name: str, start: int, end: int | None, etag: str | None) -> Reply:
+    def _get(self, name: str, start: int, end: int | None, etag: str | None, version: str = "") -> Reply:
         headers = {}
         if start or end is not None:
             headers["x-ms-range"] = f"bytes={start}-{'' if end is None else end - 1}"
         if etag:
             headers["If-Match"] = f'"{etag}"'
-        reply = self._http.send("GET", self._path(name), _NOTHING, headers, stream=True)
+        query = {"versionid": version} if version else _NOTHING
+        reply = self._http.send("GET", self._path(name), query, headers, stream=True)
         if reply.status not in (200, 206):
             raise self._error(reply, "read", name)
         return reply
 
-    def _list(self, prefix: str, delimiter: str) -> Iterator[BlobInfo | str]:
-        query = {"restype": "container", "comp": "list", "include": "metadata"}
+    def _list(self, prefix: str, delimiter: str, include: str = "metadata") -> Iterator[BlobInfo | str]:
+        query = {"restype": "container", "comp": "list", "include": include}
         if prefix:
             query["prefix"] = prefix
         if delimiter:

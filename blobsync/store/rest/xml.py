@@ -39,6 +39,8 @@ _MD5_CHARS = 24
 _SIZE = pattern(r"[0-9]{1,15}", re.ASCII)
 # RFC 9110, 8.8.3, without the quotes. It is sent back to the service in a header.
 _ETAG = pattern(r"[\x21\x23-\x7e]{1,256}")
+# A time, in ISO 8601. It is sent back to the service in a query.
+_VERSION = pattern(r"[0-9A-Za-z:.-]{1,64}")
 # Up to 64 bytes in base64. It is sent back to the service in XML and in a query.
 _BLOCK_ID = pattern(r"[A-Za-z0-9+/]{1,88}={0,2}")
 
@@ -60,6 +62,7 @@ _PROPERTIES = (
 _GROUP_OF = {
     ("Blob", "Name"): "name",
     **{("Properties", tag): f"value{number}" for number, tag in enumerate(_PROPERTIES)},
+    ("Blob", "VersionId"): "version",
 }
 _GROUPS = tuple(_GROUP_OF.values())
 
@@ -172,7 +175,8 @@ def _blob(name: str, item: ElementTree.Element) -> BlobInfo:
     found = {} if properties is None else {element.tag: element.text for element in properties}
     metadata = item.find("Metadata")
     is_stub = found.get("ResourceType") == "directory" or (metadata is not None and _marks_folder(metadata))
-    return _checked_blob(name, *map(found.get, _PROPERTIES), is_stub=is_stub)
+    values = [*map(found.get, _PROPERTIES), item.findtext("VersionId")]
+    return _checked_blob(name, *values, is_stub=is_stub)
 
 
 def _checked_blob(
@@ -185,6 +189,7 @@ def _checked_blob(
     content_type: str | None,
     blob_type: str | None,
     inferred: str | None,
+    version: str | None = None,
     *,
     is_stub: bool = False,
 ) -> BlobInfo:
@@ -201,9 +206,16 @@ def _checked_blob(
             blob_type or "BlockBlob",
             is_stub,
             inferred == "true",
+            version=_checked_version(version),
         )
     except BadAnswerError as error:
         raise BadAnswerError(f"the blob {name!a}: {error}") from error
+
+
+def _checked_version(version: str | None) -> str:
+    if version and not _VERSION.fullmatch(version):
+        raise BadAnswerError("its version has an invalid form")
+    return version or ""
 
 
 def _blobs_by_form(page: bytes) -> list[BlobInfo] | None:
