@@ -267,13 +267,19 @@ ROWS: tuple[ReadBack, ...] = (
     ),
     ReadBack(
         "the specification of a job that was not submitted from here",
-        "the tags of a job on Azure ML",
-        "its name passes the gate; submitted again only when you ask, with code that you published or trust",
+        "the tags of a job on Azure ML; a record in `.blobsync/jobs/` of the container",
+        "its name passes the gate; submitted again only when you ask, with code that you published or trust. A record "
+        "leads to no platform, disk, variable or other container: nothing is stopped or removed by it, and `resubmit` "
+        "shows what would run and asks each time",
         (
             "unit/test_submit.py::test_a_job_that_a_service_told_of_brings_no_code_that_is_not_trusted",
             "unit/test_aml_replies.py::test_an_answer_of_another_shape_names_the_host_and_the_place",
+            "unit/test_shared_records.py::test_the_gate_refuses_what_no_blobsync_writes",
+            "unit/test_shared_records.py::test_only_what_others_may_say_is_taken_of_a_record",
+            "unit/test_shared_records.py::test_what_is_done_to_a_job_of_somebody_else_is_refused_in_one_sentence",
+            "unit/test_shared_records.py::test_a_million_names_are_not_listed_and_a_name_has_its_own_time",
         ),
-        ("jobspec.spec:JobSpec.from_json",),
+        ("jobspec.spec:JobSpec.from_json", "jobs.shared_records:recalled", "jobs.shared_records:_read"),
     ),
     ReadBack(
         "logins, trusted links, code and options for docker, hosts, tunnels, projects, and the key of all seals",

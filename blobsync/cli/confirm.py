@@ -30,13 +30,16 @@ if TYPE_CHECKING:
     from blobsync.project.api import Project
 
 
-def confirm(session: Session, question: str, *, looks: str = "--dry-run shows what would happen") -> None:
-    """Ask a question; return if the answer is yes. ``looks``: how to see beforehand what is asked about.
+def confirm(
+    session: Session, question: str, *, looks: str = "--dry-run shows what would happen", hint: str = ""
+) -> None:
+    """Ask a question; return if the answer is yes. ``looks``: how to see beforehand what is asked about; ``hint``: what
+    to do without a terminal, where no option says yes.
 
     Raises ``UsageError`` on any other answer, or without a terminal, and ``CommandInterruptedError`` on Ctrl-C.
     """
     if not sys.stdin.isatty():
-        raise UsageError(f"not a terminal, cannot ask: {question}", hint=f"add -y to answer yes; {looks}")
+        raise UsageError(f"not a terminal, cannot ask: {question}", hint=hint or f"add -y to answer yes; {looks}")
     with session.display.aside():
         answer = _ask(question)
     if answer.strip().lower() not in ("y", "yes"):

@@ -76,6 +76,9 @@ def query(
     watch: Annotated[bool, option("--watch", help="Show the list anew, until these jobs have ended.")] = False,
     metric: MetricOption = "",
     sort: SortOption = "",
+    all_users: Annotated[
+        bool, option("--all-users", help="Also the newest of other users and machines, from the containers.")
+    ] = False,
 ) -> Result:
     """List the newest jobs, or show some: logs (kept in assets/ID/), last lines of rank 0, causes, facts.
 
@@ -83,15 +86,18 @@ def query(
 
     \b
       blobsync q
+      blobsync q --all-users
       blobsync q 3f2a
       blobsync q 3f2a --metric metrics.json:eval.loss --sort metric
       blobsync q --watch
     """
     jobs = find_jobs(session)
+    if all_users and (ids or watch):
+        raise UsageError("--all-users lists jobs: an ID is found without it, and it has no --watch")
     if watch:
         return _watched(session, jobs, ids or (), max)
     if not ids:
-        return _listed(session, jobs, (), max)
+        return _listed(session, jobs, (), max, all_users=all_users)
     if no_logs:
         return _facts(jobs.refresh(ids))
     found = [jobs.find_task(id) for id in ids]
@@ -361,8 +367,8 @@ def _job_lines(session: Session, jobs: Jobs, record: JobRecord, rank: int | None
     note_left_behind(session, ended, jobs.fetched_logs(ended))
 
 
-def _listed(session: Session, jobs: Jobs, states: tuple[str, ...], limit: int) -> Result:
-    found = jobs.list(states, limit=limit, cluster=session.cluster)
+def _listed(session: Session, jobs: Jobs, states: tuple[str, ...], limit: int, *, all_users: bool = False) -> Result:
+    found = jobs.list(states, limit=limit, cluster=session.cluster, all_users=all_users)
     rows = [job_data(record) for record in found]
     data: dict[str, Any] = {"jobs": rows, "experiment": found.experiment or None, "more": found.more}
     if not found:

@@ -61,6 +61,7 @@ def job_data(record: JobRecord) -> dict[str, Any]:
         "processes": spec.world_size,
         "gpus": spec.gpus,
         "hosts": list(info.nodes),
+        "by": record.by or None,
         "submitted": _iso(record.submitted),
         "started": _iso(info.started),
         "ended": _iso(info.ended),
@@ -165,7 +166,7 @@ def state_text(record: JobRecord) -> str:
 
 def _sure(record: JobRecord) -> str:
     state = record.info.state.value
-    if record.is_settled or not record.confirmed:
+    if record.is_settled or not record.confirmed or record.info.state.is_final:
         return state
     ago = lasting_text(max(0, int(time.time() - record.confirmed))).partition(" ")[0]
     return f"{state} as of {ago} ago, not confirmed"
@@ -179,7 +180,9 @@ def job_table(records: Sequence[JobRecord]) -> Iterator[str]:
 def job_rows(records: Sequence[JobRecord]) -> list[tuple[str, ...]]:
     """The rows of that table, the heading first; the name column only if a job has a name."""
     named = any(record.spec.name for record in records)
-    rows = [("ID", "STATUS", "AGE", "TIME", "CLUSTER", "GPUS", *(["NAME"] if named else []), "COMMAND")]
+    foreign = any(record.by for record in records)
+    more = [*(["BY"] if foreign else []), *(["NAME"] if named else [])]
+    rows = [("ID", "STATUS", "AGE", "TIME", "CLUSTER", "GPUS", *more, "COMMAND")]
     for record in records:
         info, spec = record.info, record.spec
         status = state_text(record)
@@ -188,8 +191,9 @@ def job_rows(records: Sequence[JobRecord]) -> list[tuple[str, ...]]:
         if info.restarts:
             status += f", restarted {info.restarts}x"
         gpus = str(spec.gpus or f"{spec.world_size} CPU")
+        by = [f"{record.by}, from the container" if record.by else ""] if foreign else []
         name = [spec.name] if named else []
-        cells = (status, age(record), lasted(record), record.cluster, gpus, *name, shlex.join(spec.argv))
+        cells = (status, age(record), lasted(record), record.cluster, gpus, *by, *name, shlex.join(spec.argv))
         rows.append((record.run_id, *cells))
     return rows
 
@@ -281,6 +285,7 @@ def job_details(record: JobRecord, columns: int | None = None) -> Iterator[str]:
         ("tasks", counts_text(_infos(record)) if record.tasks else ""),
         ("reason", info.reason),
         ("restarts", str(info.restarts) if info.restarts else ""),
+        ("by", f"{record.by}, from the container" if record.by else ""),
         ("command", shlex.join(spec.argv)),
         ("cluster", _place(record)),
         ("size", job_size_text(record.spec)),

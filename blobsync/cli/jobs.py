@@ -7,6 +7,7 @@ has enough free GPUs.
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,7 @@ from blobsync.cli import job_views
 from blobsync.cli.confirm import confirm
 from blobsync.cli.job_views import IdArgument, OptionalIds, find_job, find_jobs, followed, note_all, note_left_behind
 from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, planned_tasks, ssh_line, state_text
-from blobsync.cli.output import Result, cut
+from blobsync.cli.output import Result, columns_of, cut, wrapped
 from blobsync.cli.session import (
     ITS_NAME,
     NO_CLUSTER,
@@ -228,10 +229,25 @@ def resubmit(
         return _nothing(session, "nothing failed that was not submitted again")
     if failed and not ids and not yes:
         confirm(session, f"submit again {_named([each for each, _ in chosen])}?", looks="blobsync qf lists them")
-    done = jobs.resubmit_all(chosen, cluster=to or session.cluster, num_gpu=session.num_gpu, latest_code=latest_code)
+    done = jobs.resubmit_all(
+        chosen,
+        cluster=to or session.cluster,
+        num_gpu=session.num_gpu,
+        latest_code=latest_code,
+        agree=lambda lines: _agree_to_run(session, lines),
+    )
     for one in done.submitted:
         note_all(session, jobs, one.warnings)
     return _accepted(session, done.submitted, done.errors)
+
+
+def _agree_to_run(session: Session, lines: Sequence[str]) -> None:
+    """Ask about a job from a container, whatever the options: no one has seen its command here."""
+    columns = columns_of(sys.stderr)
+    if sys.stdin.isatty():
+        with session.display.aside():
+            sys.stderr.writelines(f"{wrapped(line, columns)}\n" for line in lines)
+    confirm(session, "submit it?", hint="run this command on a terminal: it shows what would run, and asks")
 
 
 def _of_tasks(jobs: Jobs, ids: Sequence[str] | None) -> list[tuple[JobRecord, list[int] | None]]:

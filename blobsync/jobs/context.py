@@ -11,7 +11,7 @@ from typing import Any
 from blobsync.backends import create_backend
 from blobsync.backends.local.run_files import remove_dead_secrets
 from blobsync.backends.protocol import Backend, Surroundings
-from blobsync.base.errors import BackendUnavailableError
+from blobsync.base.errors import BackendUnavailableError, JobNotFoundError
 from blobsync.base.process import ProcessRunner
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster, StorageAccount
@@ -133,9 +133,20 @@ class JobContext:
 
     def backend_of(self, record: JobRecord) -> Backend[Any]:
         """The backend that has the job. Raises ``ConfigError`` and ``BackendUnavailableError``."""
+        demand_own(record)
         if record.cluster in self._given:
             return self._given[record.cluster]
         return self.backend(self.cluster_of(record))
+
+
+def demand_own(record: JobRecord) -> None:
+    """Raise ``JobNotFoundError`` for a job of which only the container has a record."""
+    if record.by:
+        raise JobNotFoundError(
+            f"this project has no record of {record.run_id}: it is by {record.by}, from the container, so it can be"
+            " looked at and submitted again, and nothing else",
+            hint=f"blobsync q {record.run_id}",
+        )
 
 
 def settings_of(cluster: Cluster) -> Mapping[str, object]:

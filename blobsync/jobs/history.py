@@ -167,6 +167,18 @@ class History:
                 [(record.run_id, now, gone) for record in records],
             )
 
+    def shared(self, run_ids: Sequence[str]) -> dict[str, tuple[float, str, str]]:
+        """What was last written of these jobs into their containers: when it was tried, the state, and the digest."""
+        query = "select * from shared_records where run_id in (select value from json_each(?))"
+        with self._file.reading() as database:
+            return {row[0]: (row[1], row[2], row[3]) for row in database.execute(query, (json.dumps(run_ids),))}
+
+    def note_shared(self, run_id: str, state: State, digest: str) -> None:
+        """Record what was written of a job into its container; an empty digest: that failed."""
+        with self._file.writing() as database:
+            values = (run_id, time.time(), state.value, digest)
+            database.execute("insert or replace into shared_records values (?, ?, ?, ?)", values)
+
     def alive_after(self, at: float) -> tuple[JobRecord, ...]:
         """The newest jobs that are not known to have ended before the time ``at`` (seconds since 1970)."""
         return tuple(self._select(_ALIVE, at, json.dumps([state.value for state in State if state.is_final])))
@@ -235,7 +247,7 @@ class History:
             of_these = "select * from tasks where run_id in (select value from json_each(?))"
             known = database.execute(of_these, (json.dumps(run_ids),)).fetchall()
         try:
-            tasks = {one["run_id"]: tuple(map(_task, parse_json(one["states"]))) for one in known}
+            tasks = {one["run_id"]: tuple(map(task_info, parse_json(one["states"]))) for one in known}
             records = [_record(row, sizes.get(row["run_id"], ()), states.get(row["run_id"], ())) for row in rows]
             return [replace(one, info=replace(one.info, tasks=tasks.get(one.run_id, ()))) for one in records]
         except (ValueError, KeyError, TypeError, AttributeError, UnsafeNameError) as error:
@@ -261,7 +273,8 @@ def _settle(record: JobRecord, info: RunInfo) -> RunInfo:
     )
 
 
-def _task(values: Sequence[Any]) -> TaskInfo:
+def task_info(values: Sequence[Any]) -> TaskInfo:
+    """A task's state from a list in JSON. Raises ``ValueError`` and ``TypeError``."""
     number, state, *rest = values
     task = TaskInfo(number, State(state), *rest)
     demand_types(task)

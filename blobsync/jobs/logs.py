@@ -423,7 +423,7 @@ _ESCAPE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
 )
 # Control characters, and those that change the direction of text.
-_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class LogPiece(NamedTuple):
@@ -450,7 +450,7 @@ def inert_line(line: str) -> str:
     """A line as a terminal would show it, without control characters."""
     text = _ESCAPE.sub("", line.rstrip("\r\n"))
     # A progress bar writes over itself.
-    text = _UNSEEN.sub("\ufffd", text.rpartition("\r")[2])
+    text = UNSEEN.sub("\ufffd", text.rpartition("\r")[2])
     return text if len(text) <= LINE_CHARS else f"{text[:LINE_CHARS]} ..."
 
 

@@ -164,7 +164,19 @@ def is_same(one: Path, other: Path) -> bool:
 
 def output_places(spec: JobSpec, task: int | None = None) -> tuple[OutputPlace, ...]:
     """Where the job, or one task of it, writes; empty if nothing of it stays. Pure. Raises ``UsageError`` for a task
-    whose outputs are not its own."""
+    whose outputs are not its own, and for outputs on a disk of somebody else."""
+    places = _places_of(spec, task)
+    linked = next((place for place in places if place.folder.mode == "link"), None)
+    if linked is not None and "recalled" in spec.options:
+        raise UsageError(
+            f"the outputs of {spec.run_id} are on the disk where it ran; they are seen from here with mode: upload for"
+            f" {linked.folder.name}_folder",
+            hint=f"blobsync d {shlex.quote(linked.path)} brings what was uploaded since",
+        )
+    return places
+
+
+def _places_of(spec: JobSpec, task: int | None) -> tuple[OutputPlace, ...]:
     if task is not None and OWN_OUTPUT not in spec.options:
         raise UsageError(
             f"the tasks of {spec.run_id} share their outputs",

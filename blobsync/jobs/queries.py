@@ -43,6 +43,7 @@ from blobsync.jobs.logs import (
 from blobsync.jobs.node_use import said_at_end
 from blobsync.jobs.parse import FoundCause, is_retriable, read_causes, summarise
 from blobsync.jobs.record import JobFilter, JobRecord
+from blobsync.jobs.shared_records import SharedList, find_shared, newest_shared
 from blobsync.jobs.state_notes import StateNotes
 from blobsync.jobs.states import JobList, demand_task, recent, refresh
 from blobsync.jobspec.spec import SERVICES, JobRef, JobSpec, LogMirror, State, run_name, submission_time
@@ -194,15 +195,23 @@ class JobQueries:
         return refresh(self._context, self._context.history.page(JobFilter(unfinished), limit=MOST_ASKED)).problems
 
     def list(
-        self, states: Iterable[State | str] = (), *, limit: int | None = DEFAULT_LIMIT, cluster: str | None = None
+        self,
+        states: Iterable[State | str] = (),
+        *,
+        limit: int | None = DEFAULT_LIMIT,
+        cluster: str | None = None,
+        all_users: bool = False,
     ) -> JobList:
         """The newest jobs (in one of ``states``) as they are now; of all clusters, unless one is named.
 
-        On Azure ML all jobs of the cluster's experiment are among them, also those of other users. Raises
-        ``UsageError`` for a word that is no state, ``UnknownClusterError`` where a cluster has neither a file nor jobs.
+        ``all_users``: also those of other users and machines, as their records in the containers have them. On Azure ML
+        all jobs of the cluster's experiment are among them anyway. Raises ``UsageError`` for a word that is no state,
+        ``UnknownClusterError`` where a cluster has neither a file nor jobs.
         """
         context, wanted = self._context, tuple(map(_state, states))
         found = with_others(context, recent(context, wanted, limit, cluster), wanted, limit, cluster)
+        if all_users:
+            found = _with_shared(context, found, wanted, limit, cluster)
         self._note_all(found.problems)
         if cluster and not found:
             from blobsync.config.loader import find_cluster_file
@@ -259,7 +268,7 @@ class JobQueries:
         record, notes = self.find(job), StateNotes(self._context.note)
         while not record.info.state.is_final:
             self._context.sleep(_pause(record))
-            record = self._refresh_one(record, notes)
+            record = self._refresh_one(self._seen_anew(record), notes)
         return record
 
     def compare(self, left: JobName, right: JobName) -> ComparedJobs:
@@ -307,7 +316,7 @@ class JobQueries:
         notes = StateNotes(context.note)
 
         def ended() -> bool:
-            now = self._refresh_one(context.history.find(record.run_id), notes)
+            now = self._refresh_one(self.find(record.run_id), notes)
             return now.info.state.is_final or any(one.number == task and one.state.is_final for one in now.tasks)
 
         def fetch() -> FetchedLogs:
@@ -393,6 +402,10 @@ class JobQueries:
         for problem in problems:
             self._context.note(problem)
 
+    def _seen_anew(self, record: JobRecord) -> JobRecord:
+        """The record itself; of a job from a container what that says now."""
+        return self.find(record.run_id) if record.by else record
+
     def _refresh_one(self, record: JobRecord, notes: StateNotes) -> JobRecord:
         """The job with its current state; ``notes`` shows what has changed."""
         found = refresh(self._context, [record])
@@ -419,22 +432,24 @@ class JobQueries:
             except BlobsyncError as error:
                 silent.append((name, error))
         if len(found) > 1:
-            raise AmbiguousJobError(
-                f"{len(found):,} jobs end with {suffix!r}: {', '.join(list(found)[:8])}", hint="give more of the id"
-            )
+            raise _ambiguous(suffix, list(found))
         for spec, ref, cluster in found.values():
             home, submitted = home_of(cluster, context.environ), submission_time(spec.run_id)
             spec = replace(spec, options={**spec.options, "recalled": True})
             return context.history.add(spec, ref, cluster.platform, home=home, submitted=submitted)
-        raise _not_found(unknown, silent)
+        shared = find_shared(context, suffix) if len(suffix) >= _RECALL_CHARS else SharedList(())
+        if len(shared.records) > 1:
+            raise _ambiguous(suffix, [one.run_id for one in shared.records])
+        if shared.records:
+            return shared.records[0]
+        raise _not_found(unknown, silent, shared.problems)
 
     def _fetch_logs(self, record: JobRecord, tasks: Collection[int] | None = None) -> FetchedLogs:
         folder, boundary = job_log_folder(self._context, record)
-        sources: list[Callable[[], LogSource]] = [
-            lambda: BackendLogs(self._context.backend_of(record), record.ref, tasks)
-        ]
-        if record.spec.logs:
-            mirror = record.spec.logs
+        sources: list[Callable[[], LogSource]] = []
+        if not record.by:
+            sources.append(lambda: BackendLogs(self._context.backend_of(record), record.ref, tasks))
+        if mirror := record.spec.logs:
             sources.append(lambda: self._mirrored(record, mirror))
         over = record.info.state.is_final
         fetched = fetch_logs(sources, folder, boundary, over=over, tasks=tasks)
@@ -444,7 +459,7 @@ class JobQueries:
         return fetched
 
     def _has_ended(self, record: JobRecord) -> bool:
-        return refresh(self._context, [self._context.history.find(record.run_id)])[0].info.state.is_final
+        return refresh(self._context, [self.find(record.run_id)])[0].info.state.is_final
 
     def _mirrored(self, record: JobRecord, mirror: LogMirror) -> LogSource:
         from blobsync.store.connect import connect
@@ -459,9 +474,11 @@ class JobQueries:
     def _last_lines(self, job: JobName) -> Mapping[int, str]:
         """The last line that each task of a job wrote, by its number; empty where its platform cannot say at once."""
         record = self.find(job)
+        if record.by or not record.tasks:
+            return {}
         try:
             backend = self._context.backend_of(record)
-            found = backend.last_lines(record.ref) if isinstance(backend, TailReading) and record.tasks else {}
+            found = backend.last_lines(record.ref) if isinstance(backend, TailReading) else {}
         except BlobsyncError as error:
             self._context.note(f"the last lines of its tasks are not known: {error.message}")
             return {}
@@ -546,6 +563,18 @@ def with_others(
     return replace(found, records=shown, experiment=experiment, more=found.more + len(newest) - len(shown))
 
 
+def _with_shared(
+    context: JobContext, found: JobList, states: Collection[State], limit: int | None, cluster: str | None
+) -> JobList:
+    """The list with the newest jobs of other users and machines."""
+    shared = newest_shared(context, limit or DEFAULT_LIMIT, cluster)
+    others = (one for one in shared.records if not states or one.state in states)
+    newest = sorted((*found.records, *others), key=lambda record: record.submitted, reverse=True)
+    shown = tuple(newest[:limit])
+    more = found.more + len(newest) - len(shown)
+    return replace(found, records=shown, problems=(*found.problems, *shared.problems), more=more)
+
+
 def _experiment_cluster(context: JobContext, name: str | None) -> Cluster | None:
     if context.current and name in (None, context.current.name):
         cluster = context.current
@@ -565,11 +594,17 @@ def _record(context: JobContext, cluster: Cluster, seen: SeenJob) -> JobRecord:
     )
 
 
-def _not_found(unknown: JobNotFoundError, silent: Sequence[tuple[str, BlobsyncError]]) -> BlobsyncError:
+def _ambiguous(suffix: str, run_ids: Sequence[str]) -> AmbiguousJobError:
+    names = ", ".join(run_ids[:8])
+    return AmbiguousJobError(f"{len(run_ids):,} jobs could be {suffix!r}: {names}", hint="give more of the id")
+
+
+def _not_found(
+    unknown: JobNotFoundError, silent: Sequence[tuple[str, BlobsyncError]], problems: Sequence[str]
+) -> BlobsyncError:
     """The error for an unknown job; its hint is the one of a cluster that could not be asked, if there is one."""
-    message = "; ".join(
-        [unknown.message, *(f"cluster {name} could not be queried: {error.message}" for name, error in silent)]
-    )
+    asked = (f"cluster {name} could not be queried: {error.message}" for name, error in silent)
+    message = "; ".join([unknown.message, *asked, *problems])
     for _, error in silent:
         if isinstance(error, LoginRequiredError):
             return LoginRequiredError(message, hint=error.hint)

@@ -80,9 +80,30 @@ class JobRecord:
         return self.spec.cluster
 
     @property
+    def by(self) -> str:
+        """The user of a job of which only the container has a record; empty: the project's history has it."""
+        return ""
+
+    @property
     def is_settled(self) -> bool:
         """Whether the state is current: the job has ended, or its cluster has just reported it."""
         return self.current or self.info.state.is_final
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RecalledJob(JobRecord):
+    """A job of another machine or user, from its record in the container, which anybody who can write there may have
+    written. It has no reference to its platform: it can be looked at, and submitted again as the caller's own job."""
+
+    @property
+    def by(self) -> str:
+        """The user in its id."""
+        return self.run_id.rsplit("_", 2)[0]
+
+    @property
+    def is_settled(self) -> bool:
+        """False: no cluster has said it."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from blobsync.backends.protocol import Scaling
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
-from blobsync.jobs.context import JobContext
+from blobsync.jobs.context import JobContext, demand_own
 from blobsync.jobs.parse import FoundCause, is_retriable
 from blobsync.jobs.queries import JobName, JobQueries
 from blobsync.jobs.record import JobRecord
@@ -141,22 +141,27 @@ class JobService(JobQueries):
         num_gpu: int | None = None,
         latest_code: bool = False,
         tasks: Collection[int] | None = None,
+        agree: Callable[[Sequence[str]], None] | None = None,
     ) -> Submitted:
         """Submit a recorded job again, with the code that it had; then cancel it if it has not ended.
 
         ``cluster`` is another one, ``num_gpu`` another number of GPUs, ``latest_code`` the code of the last ``init``.
         ``tasks`` are the numbers of those of its tasks that are submitted again, and canceled; the others stay.
+        ``agree`` is called with what would run of a job that only a container has a record of; it raises to refuse.
+        Without it such a job is refused (``UsageError``); its cluster file, variables and credentials are your own.
         """
         from blobsync.jobs.submit import resubmit
 
         record = self.find(job)
         # The code of another program's job is somewhere else.
-        choose = self._chooser({}) if latest_code or record.spec.is_foreign else None
+        own = latest_code or record.spec.is_foreign or (bool(record.by) and record.spec.code is None)
+        choose = self._chooser({}) if own else None
         if tasks is not None and not tasks:
             raise UsageError(f"no task of {record.run_id} is named")
         for number in tasks or ():
             demand_task(record, number)
-        return resubmit(self._context, record, to=cluster, num_gpu=num_gpu, choose_code=choose, tasks=tasks)
+        context = self._context
+        return resubmit(context, record, to=cluster, num_gpu=num_gpu, choose_code=choose, tasks=tasks, agree=agree)
 
     def failed_tasks(self, job: JobName) -> tuple[int, ...] | None:
         """The tasks of a job that failed and were not submitted again; None if it has no tasks."""
@@ -176,6 +181,7 @@ class JobService(JobQueries):
         cluster: str | None = None,
         num_gpu: int | None = None,
         latest_code: bool = False,
+        agree: Callable[[Sequence[str]], None] | None = None,
     ) -> Resubmission:
         """Submit several recorded jobs, or some tasks of each, again, in this order; an error with one does not keep
         the others."""
@@ -185,7 +191,7 @@ class JobService(JobQueries):
         for record, tasks in [(self.find(job), tasks) for job, tasks in pairs]:
             try:
                 again = partial(self.resubmit, cluster=cluster, num_gpu=num_gpu, latest_code=latest_code)
-                submitted.append(again(record, tasks=tasks))
+                submitted.append(again(record, tasks=tasks, agree=agree))
             except BlobsyncError as error:
                 errors.append(error)
         return Resubmission(tuple(submitted), tuple(errors))
@@ -239,6 +245,7 @@ class JobService(JobQueries):
         the job's own backend has taken the request.
         """
         record = self.get(job)
+        demand_own(record)
         demand_scalable(record.spec, record.info.state, nodes)
         if not record.ref.native_id:
             raise JobError(f"{record.run_id} cannot be scaled yet: {INTERRUPTED}", hint="try again later")
@@ -258,6 +265,7 @@ class JobService(JobQueries):
         from blobsync.jobs.submit import resubmit
 
         record = self.find(job)
+        demand_own(record)
         left = record.spec.retries if retries is None else retries
         while True:
             record = self.wait(record)

@@ -22,10 +22,11 @@ from blobsync.backends.protocol import (
     Unknown,
 )
 from blobsync.base.errors import BlobsyncError, JobError, JobNotFoundError, UsageError
-from blobsync.jobs.context import JobContext
+from blobsync.jobs.context import JobContext, demand_own
 from blobsync.jobs.detached import end_told
 from blobsync.jobs.notify import tell_of_end
 from blobsync.jobs.record import JobFilter, JobRecord
+from blobsync.jobs.shared_records import share
 from blobsync.jobspec.node_sas import grant
 from blobsync.jobspec.spec import RunInfo, State
 from blobsync.store.sas import sas_minter
@@ -72,7 +73,7 @@ def refresh(context: JobContext, records: Sequence[JobRecord]) -> JobList:
     problems: list[str] = []
     asked: dict[int, tuple[Backend[Any], list[JobRecord]]] = {}
     for record in records:
-        if record.info.state.is_final:
+        if record.info.state.is_final or record.by:
             continue
         try:
             backend = context.backend_of(record)
@@ -96,6 +97,7 @@ def refresh(context: JobContext, records: Sequence[JobRecord]) -> JobList:
         problems += [problem for record in group if (problem := _renewed(context, record, backend))]
         answered |= {_place_of(record) for record in group}
     problems += _remove_secrets(context, answered)
+    share(context, list(fresh.values()))
     return JobList(tuple(_as_known(fresh[record.run_id]) for record in records), tuple(dict.fromkeys(problems)))
 
 
@@ -164,6 +166,7 @@ def cancel(context: JobContext, record: JobRecord) -> JobRecord:
 
     Raises ``JobError`` and its like unless the job's own backend has taken the request.
     """
+    demand_own(record)
     if record.info.state.is_final:
         return record
     if not record.ref.native_id:
@@ -192,6 +195,7 @@ def demand_task(record: JobRecord, number: int) -> None:
 def cancel_task(context: JobContext, record: JobRecord, number: int) -> None:
     """Stop one task of a job; one that has ended stays as it is. Raises as :func:`cancel`, and ``UsageError`` where the
     platform ends all tasks or none."""
+    demand_own(record)
     if record.info.state.is_final or any(task.number == number and task.state.is_final for task in record.info.tasks):
         return
     backend = context.backend_of(record)
@@ -234,6 +238,6 @@ def _not_removed(records: Sequence[JobRecord], error: BlobsyncError) -> str:
 
 def _as_known(record: JobRecord) -> JobRecord:
     """A job that no backend has confirmed has no state."""
-    if record.ref.native_id or record.info.state.is_final:
+    if record.ref.native_id or record.info.state.is_final or record.by:
         return record
     return replace(record, info=RunInfo(record.run_id, State.UNKNOWN, reason=INTERRUPTED))

@@ -24,7 +24,8 @@ from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.empty_folders import empty_links
 from blobsync.jobs.home import home_of
-from blobsync.jobs.record import JobRecord
+from blobsync.jobs.record import JobRecord, RecalledJob
+from blobsync.jobs.shared_records import Agree, demand_agreed, share
 from blobsync.jobs.states import cancel, cancel_task, refresh
 from blobsync.jobspec.code_choice import ChooseCode, CodeChoice, demand_known
 from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, shape_of
@@ -126,11 +127,13 @@ def resubmit(
     num_gpu: int | None = None,
     choose_code: ChooseCode | None = None,
     tasks: Collection[int] | None = None,
+    agree: Agree | None = None,
 ) -> Submitted:
     """Submit a recorded job again, or some tasks of it, then cancel the old one, or these, if it has not ended.
 
     In this order: a submission that fails never costs the job that runs. ``to`` is another cluster;
     ``num_gpu`` another number of GPUs than the job's own; ``choose_code`` takes today's code instead of the job's own.
+    ``agree`` is asked about a job from a container, which nothing here can cancel.
     """
     origin = context.origin_of(old)
     cluster = context.cluster(to) if to else origin
@@ -152,10 +155,14 @@ def resubmit(
         )
         again = _in_lineage(_spec_again(context, asked, cluster, code.ref, num_gpu, moved), old.spec)
         spec = _as_it_runs(context, cluster, again)
+    if isinstance(old, RecalledJob):
+        demand_agreed(old, spec, agree, cluster.file)
     _note_plan(context, cluster, spec)
     notes += (left,) if (left := _not_gone_on_from(spec, old.spec)) else ()
     new = hand_over(context, cluster, spec, successor_of=old.run_id, origin=origin)
     warnings = notes + code.warnings + new.warnings
+    if old.by:
+        return Submitted(new.record, warnings)
     try:
         known = refresh(context, [old]).records[0]
         for number in tasks or ():
@@ -243,7 +250,7 @@ def _spec_again(
     if spec.is_foreign:
         return _foreign_again(cluster, spec, request, run_id, code)
     request = replace(request, hold=str(spec.hold or ""))
-    if cluster.name == spec.cluster and cluster.platform == spec.platform:
+    if cluster.name == spec.cluster and cluster.platform == spec.platform and not old.by:
         options = spec.options.copy()
         options.pop("recalled", None)
         options.pop("array", None)
@@ -370,4 +377,6 @@ def hand_over(
         way_in = (f"it waits {hold_text(spec.hold)} for you once it runs: {entering_command(spec.run_id)}",)
     if spec.hold and spec.image and spec.platform in ("local", "slurm"):
         way_in += (f"its shells are on the node itself, not in docker.image of {cluster.file}, {spec.image}",)
-    return Submitted(context.history.accept(record, outcome.ref), warnings + plan.warnings + cluster.job_notes + way_in)
+    accepted = context.history.accept(record, outcome.ref)
+    share(context, [accepted])
+    return Submitted(accepted, warnings + plan.warnings + cluster.job_notes + way_in)

@@ -13,7 +13,7 @@ from blobsync.ancestors.philly import gone_platform, philly_variables
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.redaction import is_secret_name
 from blobsync.config.job_keys import LINKING, READ_ONLY_MODES, demand_keys, folder_mode, read_only_words
-from blobsync.config.model import Cluster, FolderEntry
+from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobspec.containers import OPTION as CONTAINER
 from blobsync.jobspec.elastic import Bounds, GivenBounds, find_bounds
 from blobsync.jobspec.hold import WAITING, duration_seconds, hold_seconds
@@ -363,20 +363,19 @@ def own_output(cluster: Cluster) -> dict[str, str]:
 
 
 def find_mirror(cluster: Cluster, run_id: str) -> LogMirror | None:
-    """Where logs are mirrored: beside the output folder, so that ``u --mirror output`` does not delete them.
+    """Where a job's logs are mirrored; None: nowhere."""
+    place = mirror_place(cluster)
+    return LogMirror(str(place[0].container), f"{place[1]}/{run_id}") if place else None
 
-    Azure ML keeps logs itself.
-    """
+
+def mirror_place(cluster: Cluster) -> tuple[StorageAccount, str] | None:
+    """The container and the folder of all mirrored logs: beside the output folder, so that ``u --mirror output`` does
+    not delete them. Azure ML keeps logs, and a list of jobs, itself."""
     if cluster.platform in SERVICES:
         return None
     entries = sorted(cluster.folders, key=lambda entry: (not entry.is_output, entry.mode != "upload"))
-    if entries and (entries[0].is_output or entries[0].mode == "upload"):
-        place = entries[0].remote
-    elif cluster.code:
-        place = cluster.code.remote
-    else:
-        return None
-    return LogMirror(str(place.container), f"{place.name or 'blobsync'}.logs/{run_id}")
+    chosen = entries[0] if entries and (entries[0].is_output or entries[0].mode == "upload") else cluster.code
+    return (chosen.account, f"{chosen.remote.name or 'blobsync'}.logs") if chosen else None
 
 
 def setup_lines(cluster: Cluster) -> tuple[str, ...]:

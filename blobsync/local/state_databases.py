@@ -11,7 +11,7 @@ from blobsync.local import migration
 from blobsync.local.database import Layout
 
 JOBS = Layout(
-    7,
+    8,
     """
 create table if not exists jobs (
     run_id text primary key,
@@ -55,10 +55,12 @@ create table if not exists state_changes (
 create table if not exists removed_secrets (run_id text primary key, tried real not null, gone integer not null);
 -- The last known states of an array's tasks, as lists in JSON.
 create table if not exists tasks (run_id text primary key, states text not null);
+-- What was last written of a job into its container: when, its state, and a digest, which is empty if that failed.
+create table if not exists shared_records (run_id text primary key, tried real not null, state text, digest text);
 create table if not exists transfers (id text primary key, began real not null, entry text not null);
 create index if not exists transfers_by_time on transfers (began)
 """,
-    (migration.VERSION, 6),
+    (migration.VERSION, 6, 7),
     migration.TRANSFERS,
     migration.take_over_transfers,
 )

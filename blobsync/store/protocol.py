@@ -255,6 +255,10 @@ class BlobStore(BlobSource, Protocol):
         """A runner of many small requests at a time; None if the HTTP library has none."""
         ...
 
+    def first_blobs(self, prefix: str, most: int) -> Sequence[BlobInfo]:
+        """The first ``most`` blobs whose names start with ``prefix``; no more are listed."""
+        ...
+
     def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
         """One level below ``prefix``: blobs, and sub-folders as names that end with ``/``."""
         ...

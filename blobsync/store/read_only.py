@@ -43,6 +43,8 @@ class ReadOnlyStore:
         raise self.refusal(name if isinstance(name, str) else ", ".join(name))
 
     put = put_block = put_block_list = put_from_url = put_block_from_url = delete = delete_many = _refused
+    # Only blobsync's own blobs are listed so.
+    first_blobs = _refused
 
 
 class SourceStore(ReadOnlyStore):

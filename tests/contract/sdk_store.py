@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -71,6 +72,9 @@ class SdkBlobStore:
         with translated(""):
             for blob in self._client.list_blobs(name_starts_with=prefix or None, include=["metadata"]):
                 yield info(blob)
+
+    def first_blobs(self, prefix: str, most: int) -> Sequence[BlobInfo]:
+        return list(itertools.islice(self.list_blobs(prefix), most))
 
     def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
         with translated(""):

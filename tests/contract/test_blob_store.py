@@ -401,6 +401,8 @@ def test_prefixes_and_folders(store: BlobStore) -> None:
     put(store, "a/stub", b"", BlobProperties(metadata={"hdi_isfolder": "true"}))
     assert [blob.name for blob in store.list_blobs("a/")] == ["a/1", "a/b/2", "a/b/3", "a/stub"]
     assert [blob.name for blob in store.list_blobs("a/b")] == ["a/b/2", "a/b/3"]
+    assert [blob.name for blob in store.first_blobs("a/", 2)] == ["a/1", "a/b/2"]
+    assert [blob.name for blob in store.first_blobs("a/b", 9)] == ["a/b/2", "a/b/3"] and not store.first_blobs("x", 9)
     shown = [entry if isinstance(entry, str) else entry.name for entry in store.list_folder("a/")]
     assert sorted(shown) == ["a/1", "a/b/", "a/stub"]
     root = [entry if isinstance(entry, str) else entry.name for entry in store.list_folder()]

@@ -161,6 +161,10 @@ class MemoryStore:
             if name.startswith(prefix):
                 yield self.blobs[name].info
 
+    def first_blobs(self, prefix: str, most: int) -> Sequence[BlobInfo]:
+        self._ask("list first", prefix, size=most)
+        return [self.blobs[name].info for name in sorted(self.blobs) if name.startswith(prefix)][:most]
+
     def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
         folders: set[str] = set()
         for info in self.list_blobs(prefix):

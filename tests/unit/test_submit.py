@@ -8,6 +8,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -223,6 +224,11 @@ def remote(tmp_path: Path, eu: Moody, us: FakeBackend, box: MemoryStore) -> JobC
     return JobContext(tmp_path, environ, cluster, backends={"eu": eu, "us": us}, stores={CONTAINER: box})
 
 
+def others(requests: Iterable[Request]) -> list[Request]:
+    """Those that are not about a job's record."""
+    return [request for request in requests if not request.name.startswith(".blobsync/jobs/")]
+
+
 def test_nodes_elsewhere_get_the_archive_once_and_by_its_digest(
     remote: JobContext, eu: Moody, box: MemoryStore
 ) -> None:
@@ -235,7 +241,7 @@ def test_nodes_elsewhere_get_the_archive_once_and_by_its_digest(
         assert hashlib.sha256(box.body(archive.path)).hexdigest() == archive.digest
         assert len(box.body(archive.path)) == archive.size
         assert remote.history.find(record.run_id).spec.node_archive == archive
-    assert len(box.asked("put")) == 1
+    assert len(others(box.asked("put"))) == 1
 
 
 def test_an_archive_in_a_folder_that_nodes_see_is_not_uploaded(remote: JobContext, eu: Moody, box: MemoryStore) -> None:
@@ -244,12 +250,12 @@ def test_an_archive_in_a_folder_that_nodes_see_is_not_uploaded(remote: JobContex
     archive = NodeArchiveRef("mounted:/shared/state", "node.zip", "x", 1)
     hand_over(remote, remote.current, replace(plan.spec, node_archive=archive))
     assert eu.specs[plan.spec.run_id].node_archive == archive
-    assert box.requests == []
+    assert others(box.requests) == []
 
 
 def test_a_job_without_code_needs_no_archive(remote: JobContext, eu: Moody, box: MemoryStore) -> None:
     assert eu.specs[send(remote, "sleep", "9").run_id].node_archive is None
-    assert box.requests == []
+    assert others(box.requests) == []
 
 
 def test_a_dry_run_names_the_archive_and_uploads_nothing(remote: JobContext, box: MemoryStore) -> None:

@@ -58,6 +58,7 @@ _JOB_FIELDS: Mapping[str, Schema] = {
     "processes": COUNT,
     "gpus": COUNT,
     "hosts": list_of(TEXT),
+    "by": described(maybe(TEXT), "its user, by a record in the container; null: this project has a record of it"),
     "submitted": maybe(MOMENT),
     "started": maybe(MOMENT),
     "ended": maybe(MOMENT),

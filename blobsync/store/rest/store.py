@@ -378,6 +378,25 @@ class RestBlobStore:
             if isinstance(entry, BlobInfo):
                 yield entry
 
+    def first_blobs(self, prefix: str, most: int) -> Sequence[BlobInfo]:
+        """List Blobs; a page may have fewer than it was asked for."""
+        query = {
+            "restype": "container",
+            "comp": "list",
+            "include": "metadata",
+            "prefix": prefix,
+            "maxresults": str(most),
+        }
+        found: list[BlobInfo] = []
+        page, markers = self._list_page(query, ""), Markers()
+        while True:
+            marker = self._understood("listing", markers.after, page)
+            entries = self._understood("listing", lambda page: [*list_page(page)], page)
+            found += (entry for entry in entries if isinstance(entry, BlobInfo))
+            if not marker or len(found) >= most:
+                return found[:most]
+            page = self._list_page(query, marker)
+
     def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
         """List Blobs with the delimiter ``/``."""
         return self._list(prefix, "/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -11,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from blobsync.base.errors import UsageError
-from blobsync.jobs.record import JobFilter
+from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.timeline import lasted
 from blobsync.jobspec.spec import State
 from blobsync.project.open_jobs import open_jobs
@@ -24,6 +25,9 @@ from blobsync.web.source import Source
 # Jobs on a page, and seconds between two queries of the clusters.
 PAGE_JOBS = 50
 _EVERY = 5.0
+# The same of a container, which has the jobs of other users.
+_EVERY_OF_CONTAINERS = 60.0
+_ALL_USERS = "all-users"
 # The command line's words: qq, qr, qf.
 _KINDS: Mapping[str, tuple[State, ...]] = {
     "queued": (State.QUEUED, State.PREPARING),
@@ -61,7 +65,7 @@ def _asked(request: Request) -> _Query:
     number = query.get("page", "1")
     kind = query.get("state", "")
     return _Query(
-        kind if kind in _KINDS else "",
+        kind if kind in (*_KINDS, _ALL_USERS) else "",
         query.get("cluster", "")[:200],
         query.get("text", "")[:200],
         max(1, int(number)) if number.isdecimal() and len(number) < 7 else 1,
@@ -72,27 +76,31 @@ def _show(request: Request) -> Response:
     source, asked = app_state_of(request).source, _asked(request)
     jobs = open_jobs(source.root, environ=source.environ)
     problems = jobs.refresh_unfinished() if "fresh" in request.query_params else ()
-    names = jobs.clusters_of_jobs()
-    return page(request, "jobs.html", clusters=names, problems=problems, live=asked.query(), **_listed(source, asked))
+    values = {"problems": problems, **_listed(source, asked)}
+    return page(request, "jobs.html", clusters=jobs.clusters_of_jobs(), live=asked.query(), **values)
 
 
 def _listed(source: Source, asked: _Query) -> dict[str, Any]:
     """The values for the list of jobs."""
     jobs = open_jobs(source.root, environ=source.environ)
-    found = jobs.page(asked.filter, limit=PAGE_JOBS, offset=(asked.number - 1) * PAGE_JOBS)
+    chosen = replace(asked.filter, text="") if asked.kind == _ALL_USERS else asked.filter
+    found = jobs.page(chosen, limit=PAGE_JOBS, offset=(asked.number - 1) * PAGE_JOBS)
     last = max(1, -(-found.total // PAGE_JOBS))
     if asked.number > last:
         return _listed(source, asked._replace(number=last))
-    kinds = [("", "All", sum(found.states.values()))]
+    kinds: list[tuple[str, str, int | None]] = [("", "All", sum(found.states.values()))]
     kinds += [(kind, kind.title(), sum(found.states.get(one, 0) for one in states)) for kind, states in _KINDS.items()]
-    return {
-        "asked": asked,
-        "rows": [(record, lasted(record), one_job.badge_of(record)) for record in found.records],
-        "total": found.total,
-        "kinds": kinds,
-        "first": (asked.number - 1) * PAGE_JOBS,
-        "last_page": last,
-    }
+    kinds.append((_ALL_USERS, "All users", None))
+    values = {"asked": asked, "kinds": kinds, "first": (asked.number - 1) * PAGE_JOBS, "last_page": last}
+    if asked.kind != _ALL_USERS:
+        return {**values, "rows": _rows(found.records), "total": found.total}
+    shared = jobs.list(limit=PAGE_JOBS, cluster=asked.cluster or None, all_users=True)
+    rows = _rows(shared.records)
+    return {**values, "rows": rows, "total": len(rows), "problems": shared.problems}
+
+
+def _rows(records: Sequence[JobRecord]) -> list[tuple[JobRecord, str, tuple[str, str]]]:
+    return [(record, lasted(record), one_job.badge_of(record)) for record in records]
 
 
 def _follow(request: Request) -> Response:
@@ -100,14 +108,14 @@ def _follow(request: Request) -> Response:
 
     def look() -> Mapping[str, str]:
         problems = open_jobs(source.root, environ=source.environ).refresh_unfinished()
-        values = _listed(source, asked)
+        values = {"problems": problems, **_listed(source, asked)}
         return {
             "job-list": fragment("job_list.html", **values),
             "job-kinds": fragment("job_kinds.html", **values),
-            "job-problems": fragment("job_problems.html", problems=problems),
+            "job-problems": fragment("job_problems.html", problems=values["problems"]),
         }
 
-    return live_parts(request, look, _EVERY)
+    return live_parts(request, look, _EVERY_OF_CONTAINERS if asked.kind == _ALL_USERS else _EVERY)
 
 
 def _compare(request: Request) -> Response:
