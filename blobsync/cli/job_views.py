@@ -244,7 +244,7 @@ def logs(
     _note_age(session, log.fetched)
     left = note_left_behind(session, log.record, log.fetched)
     lines = list(log.lines)
-    data = {"job_id": run_id, "log": log.name, "lines": lines, "logs": log_data(log.fetched), "left_behind": left}
+    data = {"job_id": run_id, "log": log.name or "", "lines": lines, "logs": log_data(log.fetched), "left_behind": left}
     return Result(data, lines, texts=True)
 
 

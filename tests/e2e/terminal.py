@@ -56,7 +56,7 @@ class Terminal:
         self._lock = threading.Lock()
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
-        command = ("/bin/sh", "-c", _ON_TERMINAL, "sh", os.ttyname(slave), blobsync_command(), *words)
+        command = ("/bin/sh", "-c", _ON_TERMINAL, "sh", os.ttyname(slave), *project.before, blobsync_command(), *words)
         environ = {**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **project.environ}
         environ.pop("COLUMNS", None)
         self.process = subprocess.Popen(command, cwd=project.root, env=environ, start_new_session=True)

@@ -195,6 +195,7 @@ ELSEWHERE: Mapping[str, str] = {
     "jobspec.sweep": "--sweep and --array; that of the file is refused with its line",
     "jobs.service": "options of a command, and a job that runs is scaled",
     "jobs.detached": "what a transfer has left",
+    "jobs.shared_records": "a job of somebody else is submitted again",
     "jobs.states": "a job that runs is stopped",
     "jobs.outputs": "a job has ended",
     "jobs.logs": "a job that is known",
