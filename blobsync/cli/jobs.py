@@ -214,6 +214,7 @@ def resubmit(
     """Submit recorded jobs again, with the code that they had; then cancel those that still run.
 
     Without an ID: the newest job. ID/7 is task 7 of a sweep. With -n, on another number of GPUs; -c is the same as -t.
+    Of a job from the container, which another user or machine submitted, it shows what would run, and always asks.
 
     \b
       blobsync resubmit 3f2a

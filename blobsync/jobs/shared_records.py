@@ -110,54 +110,74 @@ class SharedList:
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
+class _Change(NamedTuple):
+    """A record to write."""
+
+    job: JobRecord
+    body: bytes
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.body).hexdigest()
+
+
 def share(context: JobContext, records: Sequence[JobRecord]) -> None:
-    """Write the records of these jobs that have changed; notes why one could not be written."""
-    texts = {one.run_id: _text_of(one) for one in records if _is_shared(one)}
-    known = context.history.shared([*texts]) if texts else {}
-    for record in records:
-        if record.run_id not in texts:
+    """Write the records of these jobs that have changed; notes why some could not be written."""
+    own = [record for record in records if _is_shared(record)]
+    known = context.history.shared([record.run_id for record in own]) if own else {}
+    groups: dict[tuple[str, str], tuple[_Place, list[_Change]]] = {}
+    for record in own:
+        written = known.get(record.run_id)
+        if written and not _is_due(written, record.state):
             continue
-        body = texts[record.run_id].encode()
-        digest = hashlib.sha256(body).hexdigest()
-        if _is_due(known.get(record.run_id), record.state, digest):
-            is_written = _write(context, record, body)
-            context.history.note_shared(record.run_id, record.state, digest if is_written else "")
+        change = _Change(record, _text_of(record).encode())
+        if written and written[2] == change.digest:
+            continue
+        try:
+            place = _place_of(context.cluster_of(record))
+        except BlobsyncError:
+            # Whoever needs that cluster says so.
+            context.history.note_shared(record.run_id, record.state, "")
+            continue
+        if place is None:
+            context.history.note_shared(record.run_id, record.state, change.digest)
+        else:
+            key = str(place.account.container), place.folder
+            groups.setdefault(key, (place, []))[1].append(change)
+    for place, changes in groups.values():
+        _write(context, place, changes)
 
 
 def _is_shared(record: JobRecord) -> bool:
     """Whether it is the project's own, was accepted, and is no transfer."""
     own = not record.by and bool(record.ref.native_id) and record.spec.spread is None
-    return own and submission_time(record.run_id) is not None
+    return own and 0 < (submission_time(record.run_id) or 0) <= _LAST
 
 
-def _is_due(known: tuple[float, str, str] | None, state: State, digest: str) -> bool:
-    if known is None:
-        return True
-    tried, state_then, digest_then = known
-    if not digest_then:
+def _is_due(written: tuple[float, str, str], state: State) -> bool:
+    """Whether to look for changes since it was written: making the text of 10,000 tasks takes a tenth of a second."""
+    tried, state_then, digest = written
+    if not digest:
         return time.time() - tried > _AGAIN_SECONDS
-    return digest_then != digest and (state_then != state.value or time.time() - tried > _PAUSE_SECONDS)
+    return state_then != state.value or (not state.is_final and time.time() - tried > _PAUSE_SECONDS)
 
 
-def _write(context: JobContext, record: JobRecord, body: bytes) -> bool:
-    """Whether it needs no other try."""
+def _write(context: JobContext, place: _Place, changes: Sequence[_Change]) -> None:
+    left = list(changes)
     try:
-        place = _place_of(context.cluster_of(record))
-    except BlobsyncError:
-        # Whoever needs that cluster says so.
-        return False
-    if place is None:
-        return True
-    try:
-        with context.impatient_store(place.clusters[0], place.account) as store:
-            store.put(place.name_of(record.run_id), body, md5=hashlib.md5(body, usedforsecurity=False).digest())
+        with context.store(place.clusters[0], place.account, patient=False) as store:
+            while left:
+                job, body = left[0]
+                store.put(place.name_of(job.run_id), body, md5=hashlib.md5(body, usedforsecurity=False).digest())
+                context.history.note_shared(job.run_id, job.state, left.pop(0).digest)
     except BlobsyncError as error:
-        where = str(place.account.container)
+        for change in left:
+            context.history.note_shared(change.job.run_id, change.job.state, "")
+        what = left[0].job.run_id if len(left) == 1 else f"{len(left):,} jobs"
         context.note(
-            f"other machines do not see {record.run_id} as it is: nothing was written to {where}: {error.message}"
+            f"other machines do not see {what} as known here: {place.account.container} cannot be written:"
+            f" {error.message}"
         )
-        return False
-    return True
 
 
 def _text_of(record: JobRecord) -> str:
@@ -284,7 +304,7 @@ def find_shared(context: JobContext, wanted: str) -> SharedList:
     problems: list[str] = []
     for place in places:
         try:
-            with context.impatient_store(place.clusters[0], place.account) as store:
+            with context.store(place.clusters[0], place.account, patient=False) as store:
                 for run_id in _ids_like(store, place, wanted):
                     one = _read(store, place, run_id)
                     if isinstance(one, RecalledJob):
@@ -424,7 +444,11 @@ def _demand_tasks(tasks: TaskArray) -> None:
         raise ValueError("the number of its tasks is out of bounds")
     if list(numbers) != sorted({*numbers}) or not all(0 <= number <= 10 * _MOST_NUMBER for number in numbers):
         raise ValueError("its tasks have wrong numbers")
-    if len({*tasks.names}) != len(tasks.names) or not all(map(is_variable_name, tasks.names)):
+    if (
+        bool(tasks.names) != bool(tasks.rows)
+        or len({*tasks.names}) != len(tasks.names)
+        or not all(map(is_variable_name, tasks.names))
+    ):
         raise ValueError("its parameters have wrong names")
 
 
@@ -482,6 +506,10 @@ def _what_runs(old: RecalledJob, spec: JobSpec) -> Iterator[str]:
     yield f"{old.run_id} is by {old.by}, from the container. With your rights, you would run:"
     # A line of its own could look like what is said here.
     yield "  command: " + shlex.join(spec.argv).replace("\n", "\\n")
+    # What runs is in them as well.
+    tasks = spec.tasks
+    for name, values in zip(tasks.names if tasks else (), zip(*tasks.rows, strict=True) if tasks else (), strict=True):
+        yield f"  parameter {name}: {', '.join(map(shlex.quote, dict.fromkeys(values)))}"
     yield f"  on: {spec.cluster} ({spec.platform}), {job_size_text(spec)}"
     yield from (f"  folder {each.name}: {each.mode} {each.container}/{each.path}" for each in spec.folders)
     yield f"  code: {spec.code.digest if spec.code else 'the folder of your project itself'}"

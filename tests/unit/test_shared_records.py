@@ -268,6 +268,18 @@ def test_a_job_of_somebody_else_runs_again_only_if_the_user_agrees(ann: Clone, b
     assert not bob.backend.jobs
 
 
+def test_the_parameters_of_a_sweep_are_shown_too(ann: Clone, bob: Clone) -> None:
+    tasks = sweep({"what": ["ls", "$(rm -rf ~); `x`", "ls"], "seed": [1]})
+    job = ann.submit("bash", "-c", "{what}", "{seed}", tasks=tasks)
+    asked: list[str] = []
+    old = bob.jobs.find(job.run_id)
+    new = resubmit(bob.context, old, choose_code=lambda _: CodeChoice(CODE), agree=asked.extend, tasks=[1]).record
+    assert "  parameter what: '$(rm -rf ~); `x`'" in asked and "  parameter seed: 1" in asked
+    assert new.spec.tasks and new.spec.tasks.numbers == (1,)
+    resubmit(bob.context, old, choose_code=lambda _: CodeChoice(CODE), agree=asked.extend)
+    assert "  parameter what: ls, '$(rm -rf ~); `x`'" in asked
+
+
 def test_what_was_hidden_or_is_not_known_is_named(ann: Clone, bob: Clone) -> None:
     job = ann.submit("run", "--token", "abc", tasks=sweep(["secret=1,2"]))
     with pytest.raises(UsageError, match="word 3 of its command, the parameter secret may be a secret"):
@@ -321,6 +333,7 @@ SPECS: dict[str, Callable[[dict[str, Any]], object]] = {
     "no node": lambda spec: spec | {"nodes": 0},
     "too many nodes": lambda spec: spec | {"nodes": 10**12},
     "a billion tasks": lambda spec: spec | {"tasks": {"count": 10**9, "parallel": 1}},
+    "names without values": lambda spec: spec | {"tasks": {"count": 1, "parallel": 1, "names": ["a"]}},
     "fewer rows than tasks": lambda spec: (
         spec | {"tasks": {"count": 2, "parallel": 1, "names": ["a"], "rows": [["1"]]}}
     ),
