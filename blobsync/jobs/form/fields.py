@@ -14,7 +14,7 @@ from typing import NamedTuple
 from blobsync.config.job_keys import ONLY_ON, OUTRANKED
 from blobsync.config.known_keys import CLUSTER, PLATFORMS, Key, Kind
 from blobsync.config.model import AML_PLATFORMS, Cluster
-from blobsync.jobspec.submit_options import SUBMIT_OPTIONS
+from blobsync.jobspec.submit_options import SUBMIT_OPTIONS, SWEEPING
 
 
 class FieldEntry(enum.Enum):
@@ -87,6 +87,18 @@ FIELDS: tuple[FormField, ...] = (
         example="python train.py --data voc20",
         help="A program with its arguments, or a shell line: make && ./run.sh",
     ),
+    FormField(
+        "sweep",
+        "Sweep",
+        WHAT,
+        FieldEntry.LINES,
+        option="sweep",
+        example="lr=0.1,0.01",
+        help="A parameter per line: the command runs for each combination, with {lr} as one of its values.",
+        only=SWEEPING,
+    ),
+    _option("zip", "Values side by side", WHAT, help="The first value of each parameter, then the second."),
+    _option("parallel", "Tasks at a time", WHAT),
     _option("name", "Name", WHAT),
     FormField("num_gpu", "GPUs", SIZE, FieldEntry.NUMBER, key="num_gpu", help="In total. 0 for a job without GPUs."),
     _option("nodes", "Nodes", SIZE),

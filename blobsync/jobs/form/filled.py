@@ -14,11 +14,12 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.errors import BlobsyncError, ConfigError
+from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
 from blobsync.config.known_keys import Kind
 from blobsync.config.loader import SHOWN, ClusterFile, apply_overrides, find_cluster_file, load_cluster, parse_overrides
 from blobsync.config.model import Cluster
@@ -44,10 +45,11 @@ from blobsync.jobspec.describe import (
     elastic_bounds,
     read_seconds,
     shape_of,
+    tasks_of,
 )
-from blobsync.jobspec.spec import JobRef, JobSpec
+from blobsync.jobspec.spec import JobRef, JobSpec, TaskArray
 from blobsync.jobspec.submit_options import SLURM_OPTIONS, SUBMIT_OPTIONS
-from blobsync.jobspec.sweep import array_text
+from blobsync.jobspec.sweep import array_text, sweep
 from blobsync.local.ignore import parse_list
 
 if TYPE_CHECKING:
@@ -113,6 +115,8 @@ class AskedJob:
         """The request for ``describe``; of a job that comes first, only that there is one is known."""
         after = self.keywords.get("after")
         request = SubmitRequest.of(self.argv, self.keywords)
+        if given := self.keywords.get("sweep"):
+            request = replace(request, tasks=sweep(given, zipped=bool(self.keywords.get("zip"))))
         return replace(request, after=JobRef(after, "1", "")) if after else request
 
     @property
@@ -126,6 +130,8 @@ class AskedJob:
             one = SUBMIT_OPTIONS[name]
             if one.is_flag:
                 words += [one.flag] if value is one.about.sets else []
+            elif isinstance(value, list):
+                words += [word for each in value for word in (one.flag, str(each))]
             elif value not in (None, ""):
                 words += [one.flag, str(value)]
         return (*words, *(["--"] if self.argv[:1] and self.argv[0].startswith("-") else []), *self.argv)
@@ -201,11 +207,22 @@ class _Reader:
                 found |= {each.option: SUBMIT_OPTIONS[each.option].about.sets} if text == "yes" else {}
             elif each.entry is FieldEntry.NUMBER:
                 found[each.option] = self._whole(each.name)
+            elif each.entry is FieldEntry.LINES:
+                found[each.option] = self._sweep(text)
             else:
                 found[each.option] = text
         words: Any = {name: value for name, value in found.items() if value is not None}
         keywords: SubmitKeywords = words
         return keywords
+
+    def _sweep(self, text: str) -> list[str] | None:
+        words = [line.strip() for line in text.split("\n") if line.strip()]
+        try:
+            sweep(words, zipped=self._form.text("zip") == "yes")
+        except UsageError as error:
+            self.mistakes.append(FieldMistake.of("sweep", error))
+            return None
+        return words
 
     def _whole(self, name: str) -> int | None:
         text = self._form.text(name)
@@ -386,6 +403,7 @@ def _each(cluster: Cluster, asked: AskedJob) -> Iterator[tuple[str, BlobsyncErro
     size = "nodes" if request.nodes and asked.num_gpu is None else "num_gpu"
     parts: tuple[tuple[str, Callable[[], object]], ...] = (
         ("command", lambda: demand_command(request)),
+        ("command" if request.tasks else "parallel", lambda: tasks_of(cluster, request)),
         ("elastic" if request.elastic else "", lambda: elastic_bounds(cluster, request)),
         (size, lambda: shape_of(cluster, request)),
         ("timeout", lambda: read_seconds(cluster, "timeout")),
@@ -442,14 +460,29 @@ def form_of_job(record: JobRecord, known: Cluster | None) -> FilledForm:
                 values[each.name] = _take(param, each, known)
         values |= _folders(param)
     values["other"] = param_text(param) if param else ""
-    swept = spec.tasks.names if spec.tasks else ()
-    notes = [f"the sweep of {', '.join(swept)} is not in the form: blobsync submit --sweep"] if swept else []
+    array = spec.tasks if spec.tasks and spec.tasks.names else None
+    swept = _sweep_fields(array) if array else {}
+    values |= swept
+    notes = ["the values of its sweep are not in the form: blobsync submit --sweep-file"] if array and not swept else []
     notes += [
         f"{name}: its value is not recorded" for name in spec.secret_env if known is None or name not in known.env
     ]
     if home is None:
         notes.append("an older blobsync recorded this job: what -p changed is not known")
     return FilledForm(JobForm(spec.cluster, {name: text for name, text in values.items() if text}), tuple(notes))
+
+
+def _sweep_fields(tasks: TaskArray) -> dict[str, str]:
+    """The fields that ask for these tasks again, all combinations or side by side; empty if none do."""
+    columns = list(zip(*tasks.rows, strict=True))
+    distinct = [tuple(dict.fromkeys(column)) for column in columns]
+    parallel = {"parallel": str(tasks.parallel)} if tasks.parallel else {}
+    for zipped, lists in ((False, distinct), (True, columns)):
+        words = [f"{name}={','.join(values)}" for name, values in zip(tasks.names, lists, strict=True)]
+        with suppress(UsageError):
+            if sweep(words, zipped=zipped).rows == tasks.rows:
+                return {"sweep": "\n".join(words), "zip": "yes" if zipped else "", **parallel}
+    return {}
 
 
 def _size(spec: JobSpec) -> dict[str, str]:
