@@ -47,11 +47,19 @@ def settled(array: TaskArray, known: Sequence[TaskInfo], info: RunInfo) -> RunIn
     # A platform that tells of some tasks knows nothing of the others.
     lost = info.state is State.FAILED or bool(info.tasks)
     rest = (State.UNKNOWN if lost else info.state) if info.state.is_final else State.QUEUED
-    tasks = [now.get(each) or ended.get(each) or TaskInfo(each, rest) for each in array.all_numbers]
+    tasks = [_both(now.get(each), ended.get(each)) or TaskInfo(each, rest) for each in array.all_numbers]
     found = together(info, tasks)
     if info.state.is_final and found.state.is_final:
         return replace(found, exit_code=found.exit_code or info.exit_code)
     return replace(found, state=info.state, exit_code=info.exit_code, ended=info.ended)
+
+
+def _both(now: TaskInfo | None, known: TaskInfo | None) -> TaskInfo | None:
+    """A task as the platform says now, with what it said of the same end before: a pod that is gone had the times."""
+    if now is None or known is None or now.state is not known.state:
+        return now or known
+    code = known.exit_code if now.exit_code is None else now.exit_code
+    return replace(now, exit_code=code, started=now.started or known.started, ended=now.ended or known.ended)
 
 
 def counts_of(tasks: Sequence[TaskInfo]) -> Mapping[State, int]:

@@ -244,6 +244,11 @@ def test_an_end_that_the_platform_has_forgotten_is_kept_and_every_task_has_a_sta
     assert now.state is State.RUNNING and now.exit_code is None
     end = settled(array, known, _info(State.COMPLETED))
     assert (end.state, end.exit_code) == (State.FAILED, 3) and end.tasks[3].state is State.COMPLETED
+    timed = TaskInfo(0, State.FAILED, 3, 0, 10.0, 70.0)
+    gone = settled(array, (timed,), _info(State.RUNNING, TaskInfo(0, State.FAILED)))
+    assert gone.tasks[0] == timed, "what the platform has forgotten of an end stays"
+    again = settled(array, (timed,), _info(State.RUNNING, TaskInfo(0, State.RUNNING, started=90.0)))
+    assert again.tasks[0] == TaskInfo(0, State.RUNNING, started=90.0)
     assert settled(array, (), _info(State.QUEUED)) == _info(State.QUEUED)
     assert {task.state for task in settled(array, (), _info(State.FAILED)).tasks} == {State.UNKNOWN}
 
