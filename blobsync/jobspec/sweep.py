@@ -20,8 +20,9 @@ from blobsync.jobspec.spec import TaskArray
 
 # Slurm's default for the tasks of one job is 1,001; no platform takes many more.
 MOST_TASKS = 10_000
-# Every node gets all values; the file may say more around them (characters).
-_MOST_TEXT, _MOST_FILE = 500_000, 4_000_000
+# Every node gets all values, and each is one variable; the file may say more around them (characters). A megabyte of
+# YAML takes ten seconds to read.
+_MOST_TEXT, _MOST_VALUE, _MOST_FILE, _MOST_YAML = 500_000, 100_000, 4_000_000, 200_000
 _TAG_CHARS = 200
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RANGE = re.compile(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
@@ -52,8 +53,10 @@ def sweep(
     for value in (value for row in rows for value in row.values()):
         if _CONTROL.search(value):
             raise UsageError(f"--sweep: {value[:60]!a} contains a line break or another control character")
-    if sum(len(value) for row in rows for value in row.values()) > _MOST_TEXT:
-        raise UsageError(f"--sweep: the values have more than {_MOST_TEXT:,} characters in all")
+        if len(value) > _MOST_VALUE:
+            raise UsageError(f"--sweep: {value[:60]!a}... has more than {_MOST_VALUE:,} characters")
+    if sum(map(len, names)) + sum(len(value) for row in rows for value in row.values()) > _MOST_TEXT:
+        raise UsageError(f"--sweep: the names and values have more than {_MOST_TEXT:,} characters in all")
     return TaskArray(len(rows), 0, names=names, rows=tuple(tuple(row[name] for name in names) for row in rows))
 
 
@@ -199,6 +202,8 @@ def _jsonl(text: str) -> Iterator[dict[str, Any]]:
 def _yaml(text: str) -> Iterator[dict[str, Any]]:
     from blobsync.config.yaml_document import parse_texts
 
+    if len(text) > _MOST_YAML:
+        raise ValueError(f"more than {_MOST_YAML:,} characters of YAML: write it as .jsonl or .csv")
     found = parse_texts(text)
     if not isinstance(found, list):
         raise ValueError("it is not a list of parameters")

@@ -66,7 +66,8 @@ def test_numbers_stay_as_they_are_written(tmp_path: Path) -> None:
         (["seed=0..999999999999999"], "at most 10,000"),
         (["a=0..200", "b=0..200"], "at most 10,000"),
         (["a=x\ny"], "control character"),
-        ([f"a={'x' * 600_000}"], "characters in all"),
+        ([f"a={'x' * 100_001}"], "has more than 100,000 characters"),
+        ([f"a={','.join(['x' * 90_000] * 6)}"], "characters in all"),
     ],
 )
 def test_words_that_are_no_sweep_are_refused(words: list[str], says: str) -> None:
@@ -95,6 +96,8 @@ def test_words_that_are_no_sweep_are_refused(words: list[str], says: str) -> Non
         ("a.yaml", "- !!python/object/apply:os.system ['touch pwned']", "not a mapping"),
         ("a.yaml", "- &a {a: *a}", "a.yaml: "),
         ("a.yaml", "[" * 5000, "a.yaml: "),
+        ("a.yaml", "- {a: 1}\n" * 40_000, "more than 200,000 characters of YAML"),
+        ("a.csv", ",".join(f"n{at:06}" for at in range(80_000)) + "\n" + "1," * 79_999 + "1", "characters in all"),
         ("a.csv", "a\n" + "1\n" * (MOST_TASKS + 1), "at most 10,000"),
         ("a.csv", "a\n" + "1" * 5_000_000, "more than 4,000,000"),
     ],
