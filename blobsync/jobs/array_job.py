@@ -56,8 +56,8 @@ class ArrayJob:
         return self.record.tasks
 
     def wait(self) -> JobRecord:
-        """Wait until all tasks have ended; notes why they do not run."""
-        while not self.record.state.is_final:
+        """Wait until all tasks have ended, or the platform has forgotten them; notes why they do not run."""
+        while not is_over(self.record):
             self._pause()
             self.ended()
         return self.record

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from blobsync.base.formatting import count_text
 from blobsync.jobspec.spec import RunInfo, State, TaskArray, TaskInfo
 
 # The state of a job is the first of these in which one of its tasks is.
@@ -49,6 +50,10 @@ def settled(array: TaskArray, known: Sequence[TaskInfo], info: RunInfo) -> RunIn
     rest = (State.UNKNOWN if lost else info.state) if info.state.is_final else State.QUEUED
     tasks = [_both(now.get(each), ended.get(each)) or TaskInfo(each, rest) for each in array.all_numbers]
     found = together(info, tasks)
+    if info.state is State.COMPLETED and found.state is State.UNKNOWN:
+        # Slurm has forgotten the job, and only some tasks have recorded their end.
+        unknown = sum(task.state is State.UNKNOWN for task in tasks)
+        return replace(found, reason=info.reason or f"the end of {count_text(unknown, 'task')} is not known")
     if info.state.is_final and found.state.is_final:
         return replace(found, exit_code=found.exit_code or info.exit_code)
     return replace(found, state=info.state, exit_code=info.exit_code, ended=info.ended)

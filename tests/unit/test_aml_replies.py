@@ -86,10 +86,19 @@ def test_trials_are_the_tasks_whose_numbers_run_history_says() -> None:
 @pytest.mark.parametrize("known", [True, False])
 def test_tasks_without_a_trial_end_as_the_sweep_unless_some_trial_is_of_an_unknown_task(known: bool) -> None:
     tags = {"me_1_0": '{"task": 3}' if known else "not JSON"}
-    found = read_sweep(swept("Canceled"), run("me_1", "Canceled", tags=tags), [run("me_1_0", "Completed")])
+    trials = [run("me_1_0", "Completed"), *([] if known else [run("me_1_1", "Failed")])]
+    found = read_sweep(swept("Canceled"), run("me_1", "Canceled", tags=tags), trials)
     rest = (TaskInfo(5, State.CANCELED), TaskInfo(8, State.CANCELED))
     assert found.tasks == ((TaskInfo(3, State.COMPLETED, 0), *rest) if known else ())
-    assert found.reason == ("" if known else "Azure ML does not say which tasks 1 of its trials are")
+    assert found.reason == ("" if known else "Azure ML does not say which tasks 2 of its trials are")
+
+
+def test_trials_that_all_completed_are_all_tasks_whichever_is_which() -> None:
+    trials = [run(f"me_1_{number}", "Completed") for number in range(3)]
+    found = read_sweep(swept("Completed"), run("me_1", "Completed"), trials)
+    assert (found.state, {task.state for task in found.tasks}) == (State.COMPLETED, {State.COMPLETED})
+    found = read_sweep(swept("Completed"), run("me_1", "Completed"), [*trials[:2], run("me_1_2", "Failed")])
+    assert (found.state, found.tasks) == (State.FAILED, ())
 
 
 def test_a_node_that_does_not_answer_is_running_with_a_reason() -> None:

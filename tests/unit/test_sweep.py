@@ -247,6 +247,8 @@ def test_an_end_that_the_platform_has_forgotten_is_kept_and_every_task_has_a_sta
     assert now.state is State.RUNNING and now.exit_code is None
     end = settled(array, known, _info(State.COMPLETED))
     assert (end.state, end.exit_code) == (State.FAILED, 3) and end.tasks[3].state is State.COMPLETED
+    lost = settled(array, (), _info(State.COMPLETED, TaskInfo(0, State.COMPLETED, 0)))
+    assert (lost.state, lost.exit_code, lost.reason) == (State.UNKNOWN, None, "the end of 3 tasks is not known")
     timed = TaskInfo(0, State.FAILED, 3, 0, 10.0, 70.0)
     gone = settled(array, (timed,), _info(State.RUNNING, TaskInfo(0, State.FAILED)))
     assert gone.tasks[0] == timed, "what the platform has forgotten of an end stays"

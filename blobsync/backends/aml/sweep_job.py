@@ -70,12 +70,19 @@ def read_sweep(body: AmlReply, run: AmlReply, children: Sequence[AmlReply]) -> R
     """The state of a sweep and of its tasks, from its run and those of its trials."""
     info, trials = read_job(body, run), trials_by_task(run, children)
     tasks = [_task(number, trial) for number, trial in sorted(trials.items())]
-    if unknown := len(children) - len(trials):
-        said = f"Azure ML does not say which tasks {unknown:,} of its trials are"
-        return replace(info, tasks=tuple(tasks), reason=info.reason or said)
-    if info.state in (State.FAILED, State.CANCELED):
-        # No trial was made for the others, and none will be.
-        tasks += [TaskInfo(number, info.state) for number in _numbers(body) if number not in trials]
+    rest = [number for number in _numbers(body) if number not in trials]
+    known = {trial.text("runId") for trial in trials.values()}
+    others = [read_run(child).state for child in children if child.text("runId") not in known]
+    if not others and info.state in (State.FAILED, State.CANCELED):
+        # No trial was made for them, and none will be.
+        others = [info.state]
+    if info.state.is_final and len(set(others)) == 1:
+        # All ended in one way, whichever is which.
+        tasks += [TaskInfo(number, others[0]) for number in rest]
+    elif others:
+        said = f"Azure ML does not say which tasks {len(others):,} of its trials are"
+        state = State.FAILED if info.state is State.COMPLETED else info.state
+        info = replace(info, state=state, reason=info.reason or said)
     return replace(info, tasks=tuple(tasks))
 
 
