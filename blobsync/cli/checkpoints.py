@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import ConfigNotFoundError, LocalFileError, UsageError
 from blobsync.base.formatting import count_text, size_text, zulu_text
-from blobsync.cli.output import Result
+from blobsync.cli.job_words import table
+from blobsync.cli.output import Result, cells, columns_of, wrapped
 from blobsync.cli.session import Commands, Session, argument, command, option
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def checkpoints(
     """
     found = session.project().checkpoints(path, job=job)
     data = {"checkpoints": [checkpoint_data(each) for each in found]}
-    return Result(data, _lines(found))
+    return Result(data, checkpoint_lines(found))
 
 
 def checkpoint_data(one: Checkpoint) -> Mapping[str, Any]:
@@ -50,14 +52,23 @@ def checkpoint_data(one: Checkpoint) -> Mapping[str, Any]:
     return {each.name: getattr(one, each.name) for each in fields(one)} | {"time": at}
 
 
-def _lines(found: Sequence[Checkpoint]) -> list[str]:
-    rows = [("checkpoint", "step", "written", "files", "size", "here", "there", "")]
+def checkpoint_lines(found: Sequence[Checkpoint], columns: int | None = None) -> Iterator[str]:
+    """A row for each; on a narrow terminal (``columns``) what is said of it stands in a line of its own."""
+    columns = columns_of(sys.stdout) if columns is None else columns
+    rows = [("CHECKPOINT", "STEP", "WRITTEN", "FILES", "SIZE", "HERE", "THERE")]
     for one in found:
         step = "" if one.step is None else str(one.step)
-        told = ("" if one.time is None else zulu_text(one.time), f"{one.files:,}", size_text(one.size))
-        rows.append((one.path, step, *told, one.here, one.there, "a restart takes it" if one.is_next else one.missing))
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
-    return ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows]
+        at = "" if one.time is None else zulu_text(one.time)
+        rows.append((one.path, step, at, f"{one.files:,}", size_text(one.size), one.here, one.there))
+    said = ["", *("a restart takes it" if one.is_next else one.missing for one in found)]
+    shown = list(table(rows, columns))
+    widest = max(map(cells, shown))
+    for row, words in zip(shown, said, strict=True):
+        if columns and widest + 2 + cells(words) > columns:
+            yield row
+            yield from wrapped(f"    {words}", columns).split("\n") if words else ()
+        else:
+            yield f"{row}{' ' * (widest + 2 - cells(row))}{words}".rstrip()
 
 
 def done(

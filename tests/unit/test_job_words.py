@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from blobsync.cli.checkpoints import checkpoint_lines
 from blobsync.cli.job_words import job_data, job_details, job_rows, job_table, table
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.spec import JobRef, NodeChange, RunInfo, State, StateChange
+from blobsync.keep.listing import Checkpoint
 from tests.documents import check_data
 from tests.fakes.jobs import make_spec
 
@@ -108,3 +110,15 @@ def test_the_states_of_a_job_and_its_sizes_stand_in_their_order_with_how_long_ea
     ]  # fmt: skip
     assert data["states"][0]["until"] == data["states"][1]["time"] and data["states"][-1]["until"] is None
     assert data["elastic"]["changes"][0]["seen"]
+
+
+def test_what_is_said_of_a_checkpoint_has_a_line_of_its_own_where_its_row_has_no_room() -> None:
+    half = Checkpoint("output/step-3", 3, None, 1, 7, "none", "half", missing="it has no trainer_state.json yet")
+    found = [half, Checkpoint("output/step-2", 2, 1_795_811_570.0, 2, 12, "none", "complete", is_next=True)]
+    head, first, missing, second, taken = checkpoint_lines(found, 80)
+    assert max(map(len, (head, first, missing, second, taken))) <= 80
+    assert (missing, taken) == ("    it has no trainer_state.json yet", "    a restart takes it")
+    assert [line.split("  ")[0] for line in (head, first, second)] == ["CHECKPOINT", "output/step-3", "output/step-2"]
+    in_a_pipe = list(checkpoint_lines(found, 0))
+    assert [line.rpartition("  ")[2] for line in in_a_pipe[1:]] == [missing.strip(), taken.strip()]
+    assert in_a_pipe[1].index(missing.strip()) == in_a_pipe[2].index(taken.strip())
