@@ -62,6 +62,10 @@ def test_the_site_fetches_nothing_from_elsewhere(html: Path) -> None:
     assert found == set()
 
 
+def test_no_row_stands_outside_of_its_table(html: Path) -> None:
+    assert [page.name for page in html.rglob("*.html") if "<p>| " in page.read_text(encoding="utf-8")] == []
+
+
 class _Places(HTMLParser):
     """What a page can be entered by, and where it leads."""
 
