@@ -1,4 +1,4 @@
-"""``python -m tools.read_back`` writes the table in docs/security.md: everything that is read back, and why it counts.
+"""Everything that is read back, and why it counts: the site of the documentation shows it (``reference/read-back``).
 
 Each function of the package that reads a file or a blob belongs to one row. ``readers_of`` finds them by their calls; a
 function without a row fails ``tests/test_read_back.py``. A row says who could have changed what is read, and what keeps
@@ -9,17 +9,9 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-_ROOT = Path(__file__).parents[1]
-PAGE = _ROOT / "docs" / "security.md"
-_BEGIN, _END = (
-    "<!-- Made by `python -m tools.read_back`. -->\n",
-    "<!-- End of what `python -m tools.read_back` makes. -->\n",
-)
 
 # What reads a file, a blob, a database or a document, by the last name of the call; and whole names.
 _CALLS = frozenset({"read_bytes", "read_text", "read_own", "parse_json", "parse_object", "loads", "properties"})
@@ -74,24 +66,9 @@ def _reads(call: ast.Call) -> bool:
 
 
 def table() -> str:
-    """The table of the page."""
+    """The table for the page."""
     head = "| read back | where it is | why it counts |\n|---|---|---|\n"
     return head + "".join(f"| {row.what} | {row.where} | {row.because} |\n" for row in ROWS)
-
-
-def page(text: str) -> str:
-    """The page with the table as it should be."""
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE} has no place for the table")
-    return f"{before}{begin}\n{table()}\n{end}{after}"
-
-
-def main() -> int:
-    """Write the page."""
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    return 0
 
 
 _HOSTILE_CODE = "e2e/test_hostile_code.py::test_"
@@ -327,7 +304,7 @@ ROWS: tuple[ReadBack, ...] = (
         "a job's own files: specification, exit code, what is ready, images, shells",
         "its folder on a login node or a shared file system, and the node's scratch folder",
         "each is made for you alone, and a folder of somebody else is refused; who may replace entries of "
-        "`shared_root` itself can still exchange it ([out of scope](#what-is-out-of-scope))",
+        "`shared_root` itself can still exchange it ([out of scope](../security.md#what-is-out-of-scope))",
         (
             "unit/test_login.py::test_everything_on_a_login_node_is_made_for_its_owner_only",
             "unit/test_login.py::test_a_folder_of_another_user_gets_no_secret",
@@ -371,8 +348,8 @@ ROWS: tuple[ReadBack, ...] = (
     ReadBack(
         "configuration, templates of jobs, ignore files, code, saved plans",
         "the project, or a file that you name",
-        "a project's part is limited above, and what a job would run is shown before; a saved plan is "
-        "carried out only if a fresh look comes to the same",
+        "a project's part is [limited](../security.md#a-project), and what a job would run is shown before; a saved "
+        "plan is carried out only if a fresh look comes to the same",
         (
             "e2e/test_links.py::test_a_saved_plan_needs_the_trust_of_the_user_who_applies_it",
             "unit/test_job_form.py::test_a_template_from_a_clone_reads_no_other_file_and_writes_none",
@@ -548,7 +525,3 @@ ROWS: tuple[ReadBack, ...] = (
         ),
     ),
 )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -23,6 +23,6 @@ KINDS: Mapping[str, Sequence[str]] = {
     "Reference": (
         *("commands", "reference/options", "configuration", "reference/keys", "reference/environment"),
         *("reference/json", "reference/exit-codes", "failure-codes", "reference/python-api", "reliability", "security"),
-        *("performance", "architecture", "changelog", "contributing"),
+        *("reference/read-back", "performance", "architecture", "changelog", "contributing"),
     ),
 }

@@ -11,6 +11,7 @@ from tools.docs_site.command_tree import CommandHelp, commands, root_command
 from tools.docs_site.markdown import plain, table
 from tools.docs_site.python_api import Writer
 from tools.docs_site.variables import FOR_USERS
+from tools.read_back import table as read_back_table
 
 _FILES: Mapping[str, Mapping[str, known_keys.Key]] = {
     "Storage account file: aux_data/configs/*.yaml": known_keys.ACCOUNT,
@@ -32,6 +33,7 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "keys", keys_page()
     yield "environment", environment_page()
     yield "exit-codes", exit_codes_page()
+    yield "read-back", read_back_page()
     yield from Writer().pages()
 
 
@@ -99,6 +101,21 @@ def exit_codes_page() -> str:
         leading = [f"`{each}`" for each in FailureCode if each.exit_code is code]
         rows.append((f"`{int(code)}`", plain(code.sentence), ", ".join(leading)))
     return "\n".join([*lines, *table(("code", "meaning", "failure codes"), rows)]) + "\n"
+
+
+def read_back_page() -> str:
+    """Everything that is read back, and why it counts."""
+    lines = [
+        "# What is read back",
+        "",
+        "What blobsync wrote once and reads again may have been changed in between, by anybody who can write there.",
+        "This is everything of that kind, with what makes it count; seals are MACs with a key of yours. What only",
+        "makes blobsync stop or wait needs none. Listings, sizes and ETags are",
+        "[a server's](../security.md#a-server) answers.",
+        "`tools/read_back.py` has the tests that attack each row, and every function that reads.",
+        "",
+    ]
+    return "\n".join([*lines, read_back_table()])
 
 
 def _table(heads: tuple[str, str], rows: Sequence[tuple[str, str]]) -> list[str]:
