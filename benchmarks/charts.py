@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from benchmarks.cases import CASES, FAST, PROGRAMS, Case
 from benchmarks.measure import Series
-from benchmarks.report import SERVERS, write_into
+from benchmarks.report import IN_SHORT, SERVERS, write_into
 from tools.svg import opening, style
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,7 +32,7 @@ _MOVED = ("1k", "8m", "300m", "2000", "20000")
 
 @dataclass(frozen=True)
 class Chart:
-    """One file: ``measure`` of a sample in ``unit``, for the cases on the fast server whose keys begin so."""
+    """One file: ``measure`` of a sample in ``unit``, for these cases on the fast server, or both directions of them."""
 
     name: str
     title: str
@@ -42,7 +42,7 @@ class Chart:
 
 
 CHARTS = (
-    Chart("seconds-fast", "Seconds of whole commands", "wall", "s", _MOVED),
+    Chart("seconds-fast", "Seconds of whole commands", "wall", "s", tuple(key.partition("@")[0] for key in IN_SHORT)),
     Chart("cpu", "CPU seconds of the client", "cpu", "s", _MOVED),
     Chart("memory", "Peak memory of the client", "peak_mb", "MB", _MOVED),
 )
@@ -62,8 +62,8 @@ def rows_of(chart: Chart, measured: Mapping[str, Sequence[Series]]) -> list[_Row
 
 def _is_of(case: Case, chart: Chart) -> bool:
     plain = not (case.tls or case.round_trip_ms or case.words) and case.action in ("up", "down")
-    base = case.key.partition("@")[0].rpartition("-")[0]
-    return plain and case.server == FAST and base in chart.keys
+    key = case.key.partition("@")[0]
+    return plain and case.server == FAST and bool({key, key.rpartition("-")[0]} & {*chart.keys})
 
 
 def svg(chart: Chart, rows: Sequence[_Row]) -> str:

@@ -24,6 +24,7 @@ from tests.e2e.world import Container, Project
 # The width and height of each, and whether it is dark.
 LOOKS = {
     "wide": (DESKTOP, False),
+    "low-dark": ((DESKTOP[0], 520), True),
     "wide-dark": (DESKTOP, True),
     "phone": (PHONE, False),
     "phone-dark": (PHONE, True),
@@ -32,7 +33,7 @@ LOOKS = {
 IN_DOCS = {
     "web-project": ("project", "wide"),
     "web-conflict": ("conflict", "wide"),
-    "web-jobs": ("jobs", "wide-dark"),
+    "web-jobs": ("jobs", "low-dark"),
     "web-job": ("job-failed", "wide"),
     "web-compare": ("compare", "wide"),
     "web-new-job": ("new-job-mistakes", "wide"),
