@@ -202,6 +202,7 @@ def verify(
     paths: OptionalPaths = None,
     every: Annotated[bool, option("--all", help="All folder entries, in place of PATHs.")] = False,
     deep: Annotated[bool, option("--deep", help="Read every byte on both sides.")] = False,
+    locked: Annotated[bool, option("--locked", help="Compare with each path's lock, not the container.")] = False,
     full: Full = False,
 ) -> Result:
     """Compare the local files, the blobs, and the record of when they were last equal.
@@ -212,13 +213,14 @@ def verify(
     \b
       blobsync verify data/voc20
       blobsync verify data/voc20 --deep
+      blobsync verify data/voc20 --locked     with what was locked
       blobsync verify --all
     """
     from blobsync.cli.reports import files_shown, verify_code, verify_data, verify_lines
 
     project = session.project()
     chosen = project.chosen_paths(paths or (), all_entries=every)
-    reports = with_consent(session, project, lambda: _verified(project, chosen, every=every, deep=deep))
+    reports = with_consent(session, project, lambda: _verified(project, chosen, every=every, deep=deep, locked=locked))
     shown = files_shown(quiet=session.quiet, full=full)
     unreadable = [failure for report in reports for failure in report.unreadable]
     if session.json:
@@ -226,7 +228,7 @@ def verify(
     return Result({}, verify_lines(reports, shown), unreadable, verify_code(reports), wraps=True)
 
 
-def _verified(project: Project, paths: Sequence[str], *, every: bool, deep: bool) -> list[VerifyReport]:
+def _verified(project: Project, paths: Sequence[str], *, every: bool, deep: bool, locked: bool) -> list[VerifyReport]:
     """A report for each path. With ``every``, a folder entry that has nothing on either side is skipped, as by u and d.
 
     Raises ``NothingMatchedError`` for any other path without files, and if no entry has any.
@@ -235,7 +237,7 @@ def _verified(project: Project, paths: Sequence[str], *, every: bool, deep: bool
     nothing: NothingMatchedError | None = None
     for path in paths:
         try:
-            reports.append(project.verify(path, deep=deep, wildcards=True))
+            reports.append(project.verify(path, deep=deep, wildcards=True, locked=locked))
         except NothingMatchedError as error:
             if not every:
                 raise

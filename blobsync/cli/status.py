@@ -79,6 +79,7 @@ def _entry_data(entry: EntryStatus) -> dict[str, Any]:
         "as_of": None if entry.as_of is None else round(entry.as_of, 3),
         "answers": entry.silence is None and entry.problem is None,
         "silence": entry.silence,
+        "drifted": list(entry.drifted),
         "jobs": [{"job_id": job.id, "status": job.state.value, "ended": job.ended} for job in entry.jobs],
     }
 
@@ -139,6 +140,8 @@ def _standing(entry: EntryStatus) -> Iterator[str]:
     rest += [f"{len(entry.unreadable):,} cannot be uploaded"] if entry.unreadable else []
     if rest:
         yield ", ".join(rest)
+    for path in entry.drifted:
+        yield f"not as locked: {path}; 'blobsync lock {path}' or 'd --locked {path}'"
     for job in entry.jobs[:_JOBS]:
         yield f"job {job.id} ({job.state.value}) {'has run since, and ' if job.ran else ''}uploads here"
     if len(entry.jobs) > _JOBS:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -114,6 +115,24 @@ def name_problem(path: str) -> str | None:
     if "\t" in path or "\n" in path:
         return "contains a tab or a line break"
     return local_problem(path)
+
+
+def digest_of(files: Iterable[LockedFile]) -> str:
+    """The digest of a list of these files, which come in the order of their paths."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.path}\t{file.size}\t{file.md5.hex()}\n".encode())
+    return digest.hexdigest()
+
+
+def locks_in(root: Path, path: str) -> Iterator[str]:
+    """The paths of the locks at or below ``path``, in order. Those that links lead to are left out."""
+    if (root / lock_name(path)).is_file():
+        yield path
+    folder = root / LOCKS / path
+    for above, _, names in sorted(os.walk(folder)):
+        inner = os.path.relpath(above, root / LOCKS)
+        yield from (f"{inner}/{name.removesuffix(SUFFIX)}" for name in sorted(names) if name.endswith(SUFFIX))
 
 
 def pack(files: Iterable[LockedFile]) -> Packed:

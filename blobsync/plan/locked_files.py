@@ -22,10 +22,12 @@ from blobsync.base.file_states import RemoteState
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobLocation, LocalLocation, below, is_source
 from blobsync.local.files import hash_file
+from blobsync.local.index import PairIndex
 from blobsync.local.lock_files import (
     Lock,
     LockedFile,
     demand_packed,
+    digest_of,
     lock_above,
     lock_name,
     read_list,
@@ -38,7 +40,7 @@ from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request, list_wide
 from blobsync.plan.transfer_plan import Action, Actions, FileAction, PlanPart, TransferPlan
 from blobsync.store.old_contents import OldContent
-from blobsync.store.open_locations import OpenBlob
+from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.protocol import BlobInfo, VersionedStore
 
 # Up to so many blobs are looked up one by one.
@@ -118,11 +120,12 @@ def _tag(md5: bytes) -> str:
     return f"locked-{md5.hex()}"
 
 
-def as_locked(root: Path, request: Request, end: OpenBlob) -> Request:
+def as_locked(root: Path, request: Request, end: OpenLocation) -> Request:
     """The same request, with the lock's files in place of the blobs at ``end``, its remote end.
 
     Raises ``LockError``, ``UsageError`` for a place outside Azure, and the store's errors.
     """
+    assert isinstance(end, OpenBlob)
     if is_source(end.location):
         raise UsageError(f"{end.location} is outside Azure, and no lock is of such a place", hint="omit --locked")
     path, place = request.part.path, end.in_container()
@@ -250,6 +253,32 @@ def _held_here(root: Path, request: Request, missing: Mapping[str, RemoteState])
         if state is not None and state.md5 == md5:
             held[md5] = OldContent(None, file=file, state=state)
     return {path: held[want.md5] for path, want in missing.items() if want.md5 in held}
+
+
+def known_digest(records: PairIndex, key: str, ignored: Callable[[str], bool] | None) -> str | None:
+    """The digest that a lock of ``key``, below both roots, would have by what is known without a request.
+
+    None if it was never listed, or a blob has no known MD5. ``ignored`` is asked about names below ``key``.
+    """
+    if records.listed_at(key) is None:
+        return None
+    try:
+        return digest_of(_known_files(records, key, ignored))
+    except LookupError:
+        return None
+
+
+def _known_files(records: PairIndex, key: str, ignored: Callable[[str], bool] | None) -> Iterator[LockedFile]:
+    """What the container presumably holds. Raises ``LookupError`` for a blob whose MD5 is not known."""
+    start = len(key) + 1 if key else 0
+    alone = records.blob_as_last_listed(key)
+    blobs = ((name[start:], blob) for name, blob in records.as_last_listed(key))
+    for name, blob in blobs if alone is None else [("", alone)]:
+        if ignored is not None and ignored(name):
+            continue
+        if blob.md5 is None:
+            raise LookupError(name)
+        yield LockedFile(name, blob.size, blob.md5)
 
 
 def uses_old_contents(context: ProjectContext, part: PlanPart) -> bool:

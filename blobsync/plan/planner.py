@@ -387,7 +387,6 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
     if options.locked:
         from blobsync.plan.locked_files import as_locked, located  # late: few downloads are of a lock
 
-        assert isinstance(request.part.source, OpenBlob)
         request = as_locked(context.root, request, request.part.source)
     try:
         looked = survey(request, listener.emit)

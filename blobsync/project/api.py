@@ -778,12 +778,19 @@ class Project:
         return chosen_paths(self._open_context, one_or_many(paths, or_none=True), all_entries=all_entries)
 
     def verify(
-        self, path: PathName, *, deep: bool = False, wildcards: bool = False, on_progress: OnProgress | None = None
+        self,
+        path: PathName,
+        *,
+        deep: bool = False,
+        wildcards: bool = False,
+        locked: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> VerifyReport:
-        """Compare both sides of ``path`` and the index; with ``deep`` every byte of them.
+        """Compare both sides of ``path`` and the index; with ``deep`` every byte of them. ``locked``: compare the local
+        files with the lock of ``path``, not with the container.
 
         ``wildcards``: a path that neither side has may be a pattern with ``*``, ``?`` and ``[ab]``. Raises
-        ``NothingMatchedError`` if neither side has the name.
+        ``NothingMatchedError`` if neither side has the name, ``LockError`` without a lock.
         """
         from blobsync.plan.planner import both_ends
         from blobsync.project.verify import verify
@@ -791,6 +798,10 @@ class Project:
         with self._reporting(on_progress):
             self.listener.emit(Phase("verifying"))
             ends = both_ends(self._open_context, path_text(path), wildcards=wildcards)
+            if locked:
+                from blobsync.plan.locked_files import as_locked
+
+                ends = tuple(as_locked(self.root, each, each.part.destination) for each in ends)
             return verify(ends, self.listener.emit, deep=deep)
 
     def find_removal(

@@ -20,6 +20,7 @@ from blobsync.base.errors import LockError, NothingMatchedError, UnsafeNamesErro
 from blobsync.base.events import Emit
 from blobsync.base.file_states import RemoteState
 from blobsync.base.formatting import count_text
+from blobsync.base.locations import below as in_folder
 from blobsync.base.process import ProcessRunner
 from blobsync.code.git import Commit
 from blobsync.config.mapping import resolve
@@ -34,13 +35,15 @@ from blobsync.local.lock_files import (
     demand_packed,
     list_name,
     lock_name,
+    locks_in,
     name_problem,
     pack,
     parse_lock,
+    read_lock,
     write_lock,
 )
 from blobsync.local.sorted_runs import SortedRuns
-from blobsync.plan.locked_files import Locked, far_list, locked_here, with_list
+from blobsync.plan.locked_files import Locked, far_list, known_digest, locked_here, with_list
 from blobsync.plan.pairing import Pair, is_as_recorded
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request
@@ -172,6 +175,33 @@ def _fetched_from(context: ProjectContext, lock: Lock) -> bytes:
     """A long list, from the container to which the lock's path belongs."""
     place = resolve(f"{context.root}/{lock.path}", cwd=context.root, root=context.root, cluster=context.cluster)
     return far_list(context.connections.open(place.remote), lock)
+
+
+def drifted_locks(root: Path, request: Request) -> tuple[str, ...]:
+    """The paths at or below that of ``request`` whose lock is not what the container held when it was last listed, with
+    later transfers. One that cannot be read counts; one of a folder that was never listed, or has blobs whose MD5 is
+    not known, does not."""
+    drifted = []
+    for path in locks_in(root, request.part.path):
+        inner = path[len(request.part.path) + 1 :]
+        if request.apart is not None and request.apart(inner):
+            continue
+        ignored = request.ignored and partial(_ignored_below, request.ignored, inner)
+        known = known_digest(request.records, request.part.key.at(inner), ignored)
+        if known is not None and known != _digest_in(root, path):
+            drifted.append(path)
+    return tuple(drifted)
+
+
+def _ignored_below(ignored: Callable[[str], bool], inner: str, name: str) -> bool:
+    return ignored(in_folder(inner, name))
+
+
+def _digest_in(root: Path, path: str) -> str | None:
+    try:
+        return read_lock(root, path).digest
+    except LockError:
+        return None
 
 
 class LockHistory:

@@ -19,6 +19,7 @@ from blobsync.base.locations import BlobContainer
 from blobsync.base.reasons import Reason
 from blobsync.config.model import StorageAccount
 from blobsync.local.index import Listed, PairIndex
+from blobsync.local.lock_files import LOCKS
 from blobsync.local.names import blob_problem
 from blobsync.plan.decisions import name_failure
 from blobsync.plan.left_out import FAULTS
@@ -61,7 +62,8 @@ class EntryStatus:
     a name that no blob can have. A file counts in one of these. ``as_of`` is when the container was last listed as a
     whole (seconds since 1970; None: never, and ``there`` is incomplete), ``fresh``: it was now. ``problem`` is why the
     entry could not be examined, ``silence`` why its account did not answer (None: it did). ``jobs`` are those of the
-    project that upload there and may have done so after ``as_of``.
+    project that upload there and may have done so after ``as_of``. ``drifted`` are the paths whose lock says something
+    else than what is known of the container.
     """
 
     path: str
@@ -83,6 +85,7 @@ class EntryStatus:
     problem: BlobsyncError | None = None
     silence: str | None = None
     jobs: tuple[WritingJob, ...] = ()
+    drifted: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<EntryStatus {self.path!r}: {self.here.files:,} files here, {self.there.files:,} there>"
@@ -301,6 +304,11 @@ def project_status(
             replace(status, silence=check.silence(account), jobs=_writing_to(request, status, jobs))
             for request, status, account in zip(requests, found, accounts, strict=True)
         ]
+    if (context.root / LOCKS).is_dir():
+        from blobsync.project.locks import drifted_locks  # late: few projects have locks
+
+        pairs = zip(requests, found, strict=True)
+        found = [replace(status, drifted=drifted_locks(context.root, request)) for request, status in pairs]
     return ProjectStatus(tuple(found), fresh)
 
 

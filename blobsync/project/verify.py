@@ -217,7 +217,9 @@ def classify(pair: Pair) -> str | None:
 def _classify_deep(request: Request, pair: Pair) -> str | None:
     if pair.source is None or pair.destination is None:
         return classify(pair)
-    local, remote = _read_local(request, pair), _read_remote(request, pair)
+    # Of a lock's files the MD5 is all that there is.
+    remote = _read_remote(request, pair) if request.remembered is None else pair.destination
+    local = _read_local(request, pair)
     if local is None or remote is None:
         return "unreadable"
     believed = pair.destination.md5

@@ -243,6 +243,44 @@ def test_another_account_with_the_same_files_serves_as_well(opened: Opened, othe
     assert here(other.root) == BODIES
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_verify_compares_what_is_here_with_the_lock(opened: Opened, *, deep: bool) -> None:
+    change(opened)
+    opened.store.requests.clear()
+    assert opened.project.verify("data/v", locked=True, deep=deep).counts == {"equal": 4}
+    opened.write("data/v/b/c", b"TWO!")
+    opened.write("data/v/more", b"")
+    (opened.root / "data/v/e").unlink()
+    report = opened.project.verify("data/v", locked=True, deep=deep)
+    found = {file.path.removeprefix("data/v/"): file.status for file in report.not_equal}
+    assert found == {"b/c": "changed_here", "more": "local_only", "e": "remote_only"}
+    assert report.exit_code == 3 and opened.store.requests == []
+    # What is as the container has it now is not what was locked.
+    assert opened.project.download("data/v", overwrite=True).ok
+    report = opened.project.verify("data/v/a", locked=True, deep=deep)
+    assert report.counts == {"changed_there": 1} or report.counts == {"differs": 1}
+    with pytest.raises(LockError):
+        opened.project.verify("data/w", locked=True)
+
+
+def drifted(opened: Opened, *, fresh: bool = False) -> tuple[str, ...]:
+    return opened.project.status(["data"], fresh=fresh).entries[0].drifted
+
+
+def test_status_names_what_is_not_as_locked(opened: Opened) -> None:
+    assert opened.project.verify("data").ok
+    opened.project.lock("data/v/a")
+    assert drifted(opened) == drifted(opened, fresh=True) == ()
+    opened.store.add("store/data/v/e", BODIES["e"])
+    assert drifted(opened, fresh=True) == ()
+    opened.store.add("store/data/v/e", b"other")
+    assert (drifted(opened), drifted(opened, fresh=True), drifted(opened)) == ((), ("data/v",), ("data/v",))
+    opened.store.delete("store/data/v/a")
+    assert drifted(opened, fresh=True) == ("data/v", "data/v/a")
+    (opened.root / lock_name("data/v")).write_text("no lock")
+    assert drifted(opened) == ("data/v", "data/v/a")
+
+
 def test_versions_are_listed_and_read_by_their_ids() -> None:
     one = "<Blob><Name>a</Name><VersionId>2026-11-20T10:00:00.0000000Z</VersionId><Properties><Etag>0x1</Etag>"
     rest = "<Content-Length>3</Content-Length></Properties></Blob>"

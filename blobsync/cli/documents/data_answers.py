@@ -129,6 +129,7 @@ _ENTRY_STATUS = record(
         "as_of": described(maybe(NUMBER), "when the container was last listed as a whole, in seconds since 1970"),
         "answers": described(FLAG, "whether the account answers"),
         "silence": described(maybe(TEXT), "why it does not"),
+        "drifted": described(list_of(PATH), "whose lock is not what the container has, as far as that is known"),
         "jobs": described(
             list_of(record({"job_id": TEXT, "status": choice_of(State), "ended": maybe(NUMBER)})),
             "those of the project that upload there, and may have done so after as_of",
