@@ -74,6 +74,7 @@ def job_data(record: JobRecord) -> dict[str, Any]:
         "folders": {
             folder.name: {"mode": folder.mode, "url": f"{folder.container}/{folder.path}"} for folder in spec.folders
         },
+        "locks": dict(spec.options.get("locks") or {}),
         "resubmission_of": record.successor_of or None,
         "foreign": spec.is_foreign,
         "unread": list(spec.unread),
@@ -296,6 +297,7 @@ def job_details(record: JobRecord, columns: int | None = None) -> Iterator[str]:
         ("code", _code(record)),
         ("not read", ", ".join(spec.unread)),
         *((f"folder {folder.name}", f"{folder.mode} {folder.container}/{folder.path}") for folder in spec.folders),
+        *((f"lock {path}", digest) for path, digest in (spec.options.get("locks") or {}).items()),
         ("enter it", ssh_line(record)),
         (
             "waits",

@@ -206,6 +206,7 @@ def resubmit(
         str | None, option("-t", "--resubmit-to", metavar="CLUSTER", help="Submit to this cluster instead.")
     ] = None,
     latest_code: Annotated[bool, option("--latest-code", help="Use the code of the last init.")] = False,
+    locked: Annotated[bool, option("--locked", help="Only if the locked data is as the job saw it.")] = False,
     failed: Annotated[
         bool, option("--failed", help="All that failed and was not submitted again, of ID: its tasks; asks first.")
     ] = False,
@@ -235,6 +236,7 @@ def resubmit(
         cluster=to or session.cluster,
         num_gpu=session.num_gpu,
         latest_code=latest_code,
+        locked=locked,
         agree=lambda lines: _agree_to_run(session, lines),
     )
     for one in done.submitted:

@@ -142,6 +142,7 @@ class JobService(JobQueries):
         latest_code: bool = False,
         tasks: Collection[int] | None = None,
         agree: Callable[[Sequence[str]], None] | None = None,
+        locked: bool = False,
     ) -> Submitted:
         """Submit a recorded job again, with the code that it had; then cancel it if it has not ended.
 
@@ -149,6 +150,7 @@ class JobService(JobQueries):
         ``tasks`` are the numbers of those of its tasks that are submitted again, and canceled; the others stay.
         ``agree`` is called with what would run of a job that only a container has a record of; it raises to refuse.
         Without it such a job is refused (``UsageError``); its cluster file, variables and credentials are your own.
+        ``locked``: only if the locked folders are known to be as it saw them; else raises ``JobError``.
         """
         from blobsync.jobs.submit import resubmit
 
@@ -160,8 +162,16 @@ class JobService(JobQueries):
             raise UsageError(f"no task of {record.run_id} is named")
         for number in tasks or ():
             demand_task(record, number)
-        context = self._context
-        return resubmit(context, record, to=cluster, num_gpu=num_gpu, choose_code=choose, tasks=tasks, agree=agree)
+        return resubmit(
+            self._context,
+            record,
+            to=cluster,
+            num_gpu=num_gpu,
+            choose_code=choose,
+            tasks=tasks,
+            agree=agree,
+            locked=locked,
+        )
 
     def failed_tasks(self, job: JobName) -> tuple[int, ...] | None:
         """The tasks of a job that failed and were not submitted again; None if it has no tasks."""
@@ -182,6 +192,7 @@ class JobService(JobQueries):
         num_gpu: int | None = None,
         latest_code: bool = False,
         agree: Callable[[Sequence[str]], None] | None = None,
+        locked: bool = False,
     ) -> Resubmission:
         """Submit several recorded jobs, or some tasks of each, again, in this order; an error with one does not keep
         the others."""
@@ -190,7 +201,7 @@ class JobService(JobQueries):
         pairs = [job if isinstance(job, tuple) else (job, None) for job in jobs]
         for record, tasks in [(self.find(job), tasks) for job, tasks in pairs]:
             try:
-                again = partial(self.resubmit, cluster=cluster, num_gpu=num_gpu, latest_code=latest_code)
+                again = partial(self.resubmit, cluster=cluster, num_gpu=num_gpu, latest_code=latest_code, locked=locked)
                 submitted.append(again(record, tasks=tasks, agree=agree))
             except BlobsyncError as error:
                 errors.append(error)

@@ -22,6 +22,7 @@ from blobsync.base.redaction import HIDDEN
 from blobsync.config.job_keys import READ_ONLY_MODES
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
+from blobsync.jobs.data_seen import data_seen, demand_same_data
 from blobsync.jobs.empty_folders import empty_links
 from blobsync.jobs.home import home_of
 from blobsync.jobs.record import JobRecord, RecalledJob
@@ -128,12 +129,14 @@ def resubmit(
     choose_code: ChooseCode | None = None,
     tasks: Collection[int] | None = None,
     agree: Agree | None = None,
+    locked: bool = False,
 ) -> Submitted:
     """Submit a recorded job again, or some tasks of it, then cancel the old one, or these, if it has not ended.
 
     In this order: a submission that fails never costs the job that runs. ``to`` is another cluster;
     ``num_gpu`` another number of GPUs than the job's own; ``choose_code`` takes today's code instead of the job's own.
     ``agree`` is asked about a job from a container, which nothing here can cancel.
+    ``locked``: only if the locked folders are known to be as the job saw them.
     """
     origin = context.origin_of(old)
     cluster = context.cluster(to) if to else origin
@@ -157,6 +160,8 @@ def resubmit(
         spec = _as_it_runs(context, cluster, again)
     if isinstance(old, RecalledJob):
         demand_agreed(old, spec, agree, cluster.file)
+    if locked:
+        demand_same_data(context, cluster, spec, old.spec)
     _note_plan(context, cluster, spec)
     notes += (left,) if (left := _not_gone_on_from(spec, old.spec)) else ()
     new = hand_over(context, cluster, spec, successor_of=old.run_id, origin=origin)
@@ -254,6 +259,7 @@ def _spec_again(
         options = spec.options.copy()
         options.pop("recalled", None)
         options.pop("array", None)
+        options.pop("locks", None)
         if spec.after and _has_ended(context, spec.after):
             del options["after"]
         same = replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id), options=options, tasks=tasks)
@@ -347,6 +353,8 @@ def hand_over(
     """Grant its rights, record it, hand it over; ``origin`` is another cluster whose containers it needs."""
     if spec.has_checkpoints:
         spec = replace(spec, options={**spec.options, "sealed_marks": True})
+    if seen := data_seen(context, cluster, spec):
+        spec = replace(spec, options={**spec.options, "locks": seen})
     backend, home = context.own_backend(cluster), home_of(cluster, context.environ)
     clusters = [cluster, *([origin] if origin else [])]
     spec, secrets, warnings = grant(spec, clusters, sas_minter(cluster, context.environ))

@@ -219,6 +219,7 @@ class NodeOptions(TypedDict, total=False):
     ``run_id`` and ``native_id``. ``container`` are the options of the image, ``own_output`` is the folder with one of
     the job's own, ``in_place`` the project of a job without a code archive, and ``hold`` how many seconds an
     interactive job waits. ``lineage`` is the id of the first of the jobs that were submitted in each other's place.
+    ``locks`` are the digests of its locked folders as they were known when it was submitted.
     ``sealed_marks``: its checkpoints' marks have seals. ``earlier_marks``: the first of those jobs was this user's, and
     of a version whose marks had none. ``on_cpu``: its machine has no GPU.
 
@@ -226,6 +227,7 @@ class NodeOptions(TypedDict, total=False):
     command; ``outputs`` names folders of results, from the root of the job on; ``job_file`` is what it was made of.
     """
 
+    locks: Mapping[str, str]
     work_dir: str
     command_prefix: str
     sleep_if_fail: Any

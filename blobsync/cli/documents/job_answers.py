@@ -68,6 +68,7 @@ _JOB_FIELDS: Mapping[str, Schema] = {
     "git_commit": maybe(TEXT),
     "git_dirty": maybe(FLAG),
     "folders": by_name(record({"mode": TEXT, "url": TEXT})),
+    "locks": described(by_name(TEXT), "the digests of its locked folders as they were known when it was submitted"),
     "resubmission_of": maybe(TEXT),
     "foreign": described(FLAG, "true: blobsync did not submit it"),
     "unread": described(list_of(TEXT), "what of a foreign job could not be read"),
