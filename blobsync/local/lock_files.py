@@ -127,9 +127,11 @@ def digest_of(files: Iterable[LockedFile]) -> str:
 
 def locks_in(root: Path, path: str) -> Iterator[str]:
     """The paths of the locks at or below ``path``, in order. Those that links lead to are left out."""
+    folder = root / LOCKS / path
+    if os.path.realpath(folder) != os.path.join(os.path.realpath(root), LOCKS, path):
+        return
     if (root / lock_name(path)).is_file():
         yield path
-    folder = root / LOCKS / path
     for above, _, names in sorted(os.walk(folder)):
         inner = os.path.relpath(above, root / LOCKS)
         yield from (f"{inner}/{name.removesuffix(SUFFIX)}" for name in sorted(names) if name.endswith(SUFFIX))

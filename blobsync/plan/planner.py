@@ -428,7 +428,8 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
         # An engine that transfers the whole folder could replace these.
         whole = False
     whole = whole and not looked.warnings and not looked.unreadable and not looked.has_hidden
-    whole = whole and not actions.is_on_disk
+    # The container may have more than what a lock names.
+    whole = whole and not actions.is_on_disk and request.remembered is None
     found.parts.append(replace(leg.part, shape=looked.shape, actions=actions, whole=whole))
     found.warnings += looked.warnings
     found.unreadable += (*looked.unreadable, *looked.blocked)

@@ -449,11 +449,13 @@ class Project:
         from blobsync.transfer.carry_out import carry_out
 
         context, folder = replace(self._open_context, kept=kept), self.state.folder("receipts")
-        result = carry_out(plan, context, engines, self.listener, folder, context.spill)
-        if plan.options.locked:
-            from blobsync.plan.locked_files import remember_present
+        try:
+            result = carry_out(plan, context, engines, self.listener, folder, context.spill)
+        finally:
+            if plan.options.locked:
+                from blobsync.plan.locked_files import remember_present
 
-            remember_present(context, plan)
+                remember_present(context, plan)
         if not result.failures and has_intents(self.state):
             from blobsync.project.killed_runs import forget_killed_runs
 

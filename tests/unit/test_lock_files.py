@@ -15,6 +15,7 @@ from blobsync.local.lock_files import (
     LockedFile,
     lock_above,
     lock_text,
+    locks_in,
     pack,
     parse_lock,
     read_list,
@@ -133,6 +134,8 @@ def test_a_lock_that_is_a_link_out_of_the_project_is_neither_read_nor_written_th
     write_lock(outside, lock, data)
     (root / "aux_data").mkdir(parents=True)
     (root / "aux_data/locks").symlink_to(outside / "aux_data/locks")
+    assert list(locks_in(root, "data")) == []
+    assert list(locks_in(outside, "data")) == list(locks_in(outside, "data/v")) == ["data/v"]
     with pytest.raises(LockError):
         read_lock(root, "data/v")
     with pytest.raises(BlobsyncError):

@@ -78,6 +78,12 @@ def test_with_nothing_changed_every_file_comes_as_any_download(opened: Opened, o
     assert opened.store.asked("list_versions") == [] and opened.store.asked("get_version") == []
 
 
+def test_azcopy_is_never_given_the_folder_which_may_hold_more(opened: Opened, other: Opened) -> None:
+    assert other.project.plan_download("data/v").parts[0].whole
+    opened.store.add("store/data/v/new", b"new")
+    assert not other.project.plan_download("data/v", locked=True).parts[0].whole
+
+
 def test_what_is_here_already_needs_no_container(opened: Opened) -> None:
     opened.store.requests.clear()
     plan = opened.project.plan_download("data/v", locked=True)
