@@ -631,4 +631,4 @@ def _alone(task: int | None) -> Collection[int] | None:
 
 
 def _pause(record: JobRecord) -> float:
-    return SERVICE_SECONDS if record.spec.platform in SERVICES else FOLLOW_SECONDS
+    return SERVICE_SECONDS if record.by or record.spec.platform in SERVICES else FOLLOW_SECONDS

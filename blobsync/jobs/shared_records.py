@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -41,6 +41,7 @@ from blobsync.jobspec.describe import find_mirror, mirror_place
 from blobsync.jobspec.spec import (
     OWN_OUTPUT,
     RUN_ID,
+    SERVICES,
     FolderLink,
     JobOptions,
     JobRef,
@@ -66,7 +67,7 @@ _NAME = re.compile(rf"([0-9]{{10}})_({RUN_ID.pattern})\.json")
 _MOST_BYTES, _MOST_IN_A_LIST = 4 << 20, 32 << 20
 # How many of the newest are searched for a part of an id, and how many blobs are read at a time.
 _SEARCHED, _AT_A_TIME = 1000, 16
-_MOST_NUMBER, _MOST_COMMAND, _MOST_REASON = 10**6, 1 << 16, 1000
+_MOST_NUMBER, _MOST_COMMAND, _MOST_REASON, _MOST_SAID = 10**6, 1 << 16, 1000, 200
 # The end of the year 9999, in seconds since 1970.
 _MAX_TIME = 253_402_300_799
 _DIGEST, _COMMIT = re.compile(r"(?:[0-9a-f]{64})?"), re.compile(r"[0-9a-f]{0,64}")
@@ -149,9 +150,9 @@ def share(context: JobContext, records: Sequence[JobRecord]) -> None:
 
 
 def _is_shared(record: JobRecord) -> bool:
-    """Whether it is the project's own, was accepted, and is no transfer."""
+    """Whether it is the project's own, was accepted, is no transfer, and its service has no list of its own."""
     own = not record.by and bool(record.ref.native_id) and record.spec.spread is None
-    return own and 0 < (submission_time(record.run_id) or 0) <= _LAST
+    return own and record.spec.platform not in SERVICES and 0 < (submission_time(record.run_id) or 0) <= _LAST
 
 
 def _is_due(written: tuple[float, str, str], state: State) -> bool:
@@ -321,7 +322,9 @@ def _ids_like(store: BlobStore, place: _Place, wanted: str) -> list[str]:
         place.name_of(wanted)
         return [wanted]
     ids = (_id_in(place, blob.name) for blob in store.first_blobs(f"{place.folder}/", _SEARCHED))
-    return [id for id in ids if id and (id.endswith(wanted) or id.rpartition("_")[2].startswith(wanted))]
+    found = (id for id in ids if id and (id.endswith(wanted) or id.rpartition("_")[2].startswith(wanted)))
+    # Two are too many already.
+    return list(islice(found, _AT_A_TIME))
 
 
 def _places(context: JobContext, names: Sequence[str]) -> tuple[list[_Place], list[str]]:
@@ -366,7 +369,8 @@ def _read(store: BlobStore, place: _Place, run_id: str) -> RecalledJob | Excepti
     except BlobNotFoundError as error:
         return error
     except (BlobsyncError, ValueError, TypeError, KeyError, AttributeError) as error:
-        return ValueError(f"{name} is not a job's record: {error}")
+        # The error may quote what is there.
+        return ValueError(f"{name} is not a job's record: {UNSEEN.sub('?', str(error))[:_MOST_SAID]}")
 
 
 def recalled(body: bytes, run_id: str, clusters: Sequence[Cluster], written: float) -> RecalledJob:

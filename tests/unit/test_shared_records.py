@@ -133,6 +133,13 @@ def test_a_record_that_could_not_be_written_is_named_and_written_later(ann: Clon
     box.before = away
     job = ann.submit()
     assert [note for note in ann.notes if f"do not see {job.run_id}" in note and "the network is down" in note]
+    # One that does not answer is not asked for each job.
+    other = ann.submit("sleep", "8", at=1_764_000_001)
+    for each in (job, other):
+        ann.context.history.note_shared(each.run_id, State.QUEUED, "x")
+    tries = len(box.requests)
+    ann.jobs.refresh([job.run_id, other.run_id])
+    assert "do not see 2 jobs" in ann.notes[-1] and len(box.requests) == tries + 1
     box.before = lambda _: None
     ann.jobs.get(job.run_id)
     assert not box.blobs
@@ -374,6 +381,9 @@ def test_a_forged_record_is_left_alone_and_named(ann: Clone, bob: Clone, box: Me
     assert [note for note in bob.notes if "left alone" in note and note.isprintable() and len(note) < 1000]
     with pytest.raises(JobNotFoundError, match="is not a job's record: it has control characters"):
         bob.jobs.find(job.run_id)
+    forge(box, name, state | {"state": "\u202e\x1b" * 90_000, "\x1b[2J": 1}, spec)
+    bob.jobs.list(all_users=True)
+    assert bob.notes[-1].isprintable() and len(bob.notes[-1]) < 1000
 
 
 def test_only_what_others_may_say_is_taken_of_a_record(ann: Clone, bob: Clone, box: MemoryStore) -> None:

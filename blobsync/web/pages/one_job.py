@@ -187,7 +187,7 @@ def _follow(request: Request) -> Response:
 
 
 def _pause(record: JobRecord) -> float:
-    return _EVERY_OF_SERVICES if record.spec.platform in SERVICES else _EVERY
+    return _EVERY_OF_SERVICES if record.by or record.spec.platform in SERVICES else _EVERY
 
 
 def _log(request: Request) -> Response:
