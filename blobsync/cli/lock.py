@@ -51,10 +51,11 @@ _OF_LOCK = ("path", "digest", "files", "bytes", "changed", "files_written", "lis
 
 def _lock_lines(report: LockReport) -> Iterator[str]:
     held = f"{count_text(report.files, 'file')}, {size_text(report.bytes)}"
+    # -f: a line "data/" of a .gitignore means folders of that name here, too.
     if not report.changed:
         yield f"{report.path}: as locked before, {held}"
     else:
-        yield f"locked {report.path}: {held}; to commit: git add {shlex.join(report.files_written)}"
+        yield f"locked {report.path}: {held}; to commit: git add -f {shlex.join(report.files_written)}"
     differ = {kind: count for kind, count in report.here.items() if kind not in ("equal", "left_out")}
     if differ:
         words = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in differ.items())

@@ -119,7 +119,7 @@ class Commit:
         is_named = _REVISION.fullmatch(revision)
         known = self._git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}") if is_named else None
         if known is None or known.returncode:
-            hint = "git log --oneline shows the commits"
+            hint = "a revision is a commit, a tag or a branch: git log --oneline shows some"
             raise UsageError(f"{revision!a}: git knows no such revision here", hint=hint)
         self.revision, self._commit = revision, known.stdout.strip()
 

@@ -343,9 +343,18 @@ def test_diff_of_two_paths_is_not_taken_for_a_comparison_of_both(cli: Cli) -> No
     ended = cli("diff", "data/a b", "data/c")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err == (
-        "blobsync: diff compares one file with its own blob, not files with each other\n"
-        "  hint: blobsync diff 'data/a b'; for many files: blobsync verify PATH...\n"
+        "blobsync: 'data/a b': git knows no such revision here\n"
+        "  hint: a revision is a commit, a tag or a branch: git log --oneline shows some\n"
     )
+    ended = cli("diff", "data/a", "data/b", "data/c", "data/d")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("blobsync: diff takes a PATH, with up to two revisions before it\n")
+
+
+def test_at_is_for_the_lock_of_a_path(cli: Cli) -> None:
+    for words in ((), ("data", "--du"), ("data", "--source", "s3://b/x")):
+        ended = cli("ls", *words, "--at", "HEAD")
+        assert (ended.code, "--at lists the lock of a PATH" in ended.err) == (2, True)
 
 
 def test_diff_of_a_folder_names_the_command_for_folders(cli: Cli) -> None:

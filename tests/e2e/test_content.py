@@ -150,3 +150,41 @@ def test_a_difference_on_a_terminal_changes_nothing_of_it(project: Project, cont
     shown = see(project, "diff", "data/a", columns=columns)
     assert shown.code == 3
     assert shown.lines()[2:] == ["@@ -1,2 +1,2 @@", " one", "-\\x1b[2Jtwo", "+2"], str(shown)
+
+
+def test_what_is_locked_is_listed_compared_and_brought_back(project: Project, container: Container) -> None:
+    write_tree(project.data, {"a": b"one", "sub/b": b"two", "c": b"three"})
+    project.configure(container)
+    (project.root / ".gitignore").write_text("data/\n")
+
+    def commit(tag: str) -> None:
+        add = project.run("lock", "data").out.partition("to commit: ")[2].split()
+        name = ("-c", "user.name=n", "-c", "user.email=e@example.org")
+        for words in (("init", "-q"), add[1:], ("commit", "-qm", tag), ("tag", tag)):
+            subprocess.run(["git", *name, *words], cwd=project.root, check=True)
+
+    assert project.json("u", "data").code == 0
+    commit("v1")
+    write_tree(project.data, {"a": b"uno", "sub/d": b"more"})
+    assert project.json("u", "data").code == 0
+    assert project.json("status").data["entries"][0]["drifted"] == ["data"]
+    commit("v2")
+    done = project.run("diff", "v1", "v2", "data")
+    assert (done.code, done.out.splitlines()[-1]) == (
+        3,
+        "1 added, 1 changed; 11 B in 3 files before, 15 B in 4 files after",
+    )
+    document = project.json("diff", "v1", "data")
+    assert [(each["path"], each["status"]) for each in document.data["files"]] == [
+        ("data/a", "changed"),
+        ("data/sub/d", "added"),
+    ]
+    assert project.run("ls", "data", "-r", "--at", "v1").out.split() == ["data/a", "data/c", "data/sub/b"]
+    shutil.rmtree(project.data)
+    assert project.json("d", "data", "--locked").data["transferred"] == 4
+    assert project.json("verify", "data", "--locked").data["counts"] == {"equal": 4}
+    # The first lock again: what it had of one file is nowhere any more, since this server keeps no versions.
+    subprocess.run(["git", "checkout", "-q", "v1"], cwd=project.root, check=True)
+    done = project.run("d", "data", "--locked")
+    assert (done.code, "the locked content of data/a is nowhere any more" in done.err) == (1, True), str(done)
+    assert project.json("d", "data", "--locked", "--exclude", "a").data["unchanged"] == 2
