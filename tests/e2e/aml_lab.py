@@ -14,7 +14,7 @@ import yaml
 
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.states import refresh
-from tests.e2e.world import Container, Done, Project, wait_until, write_tree
+from tests.e2e.world import Container, JobLab, Project, wait_until, write_tree
 from tests.servers.aml_stub import ARM_TOKEN, ML_TOKEN, AmlStub, serve
 from tests.unit.test_config_loader import ACT_EXAMPLE
 
@@ -29,18 +29,11 @@ print("rank", os.environ["RANK"], "is done", flush=True)
 
 
 @dataclass
-class Lab:
+class Lab(JobLab):
     """ACT's example project; the cluster ``aml`` is its file, ``here`` is this machine."""
 
-    project: Project
     container: Container
     stub: AmlStub
-
-    def write(self, name: str, value: Any) -> None:
-        file = self.project.root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(value if isinstance(value, str) else yaml.safe_dump(value))
-        file.chmod(0o600)
 
     def workspace(self, **changes: str) -> None:
         known = {"subscription_id": "sub0", "resource_group": "rg0", "workspace_name": "ws-one"}
@@ -55,14 +48,6 @@ class Lab:
         without a container runtime."""
         lacking = ("aml_config", "compute_target", "experiment_name")
         self.cluster(name, platform=platform, use_custom_docker=False, **dict.fromkeys(lacking), **changes)
-
-    def run(self, *words: str, code: int = 0) -> Done:
-        done = self.project.run(*words)
-        assert done.code == code, str(done)
-        return done
-
-    def ask(self, *words: str, code: int = 0) -> dict[str, Any]:
-        return self.run("--json", *words, code=code).data
 
     def submit(self, *words: str, cluster: str = "aml", gpus: int | None = None) -> str:
         count = () if gpus is None else ("-n", str(gpus))
@@ -95,13 +80,7 @@ def stub(tmp_path: Path) -> Iterator[AmlStub]:
 def lab(with_node_archive: Project, container: Container, stub: AmlStub, tmp_path: Path) -> Iterator[Lab]:
     project = with_node_archive
     lab = Lab(project, container, stub)
-    account = {
-        "account_name": container.account,
-        "container_name": container.name,
-        "blob_endpoint": f"{container.service}/{container.account}",
-        "account_key": container.key,
-    }
-    lab.write("aux_data/configs/acct.yaml", account)
+    lab.write("aux_data/configs/acct.yaml", container.account_file)
     lab.write("aux_data/aml/aml.yaml", ACT_EXAMPLE)
     lab.workspace()
     sign_in(project, tmp_path)

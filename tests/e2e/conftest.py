@@ -20,6 +20,7 @@ from tests.e2e.web_server import chromium
 from tests.e2e.world import HAS_DIRECTORIES, Container, Project
 from tests.servers.copy_source_proxy import CopySourceHandle, copy_source_proxy
 from tests.servers.data_lake import data_lake
+from tests.servers.fault_proxy import FaultHandle, fault_proxy
 from tests.servers.s3 import S3Server, moto_server
 
 
@@ -37,6 +38,13 @@ def azurite(azurite: Azurite) -> Iterator[Azurite]:
 def service(azurite: Azurite) -> str:
     """``http://127.0.0.1:port`` of the blob server, the upstream of proxies."""
     return azurite.url
+
+
+@pytest.fixture
+def counting(service: str) -> Iterator[FaultHandle]:
+    """A proxy without faults at first, which records what is moved."""
+    with fault_proxy(service) as proxy:
+        yield proxy
 
 
 @pytest.fixture

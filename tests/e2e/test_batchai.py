@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.world import Container, Done, Project, wait_until
+from tests.e2e.world import Container, JobLab, Project, wait_until
 from tests.servers.slurm_fixture import slurm_cluster
 
 __all__ = ["slurm_cluster"]
@@ -65,10 +65,9 @@ mpi.MPI_Finalize()
 
 
 @dataclass
-class Lab:
+class Lab(JobLab):
     """A project with a cluster ``here`` (this machine) and ``uni`` (two nodes of Slurm), which share two folders."""
 
-    project: Project
     container: Container
 
     @property
@@ -76,20 +75,8 @@ class Lab:
         """The program does not end while this file exists."""
         return self.project.root.parent / "gate"
 
-    def write(self, name: str, value: Any) -> None:
-        path = self.project.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(value, indent=1) if name.endswith(".json") else yaml.safe_dump(value))
-        path.chmod(0o600)
-
     def configure(self, name: str, platform: str, **more: Any) -> None:
-        account = {
-            "account_name": self.container.account,
-            "container_name": self.container.name,
-            "blob_endpoint": f"{self.container.service}/{self.container.account}",
-            "account_key": self.container.key,
-        }
-        self.write("aux_data/configs/box.yaml", account)
+        self.write("aux_data/configs/box.yaml", self.container.account_file)
         here = {"azure_blob_config_file": "aux_data/configs/box.yaml"}
         entries = {
             "code_path": {**here, "path": "mine/code.zip"},
@@ -128,11 +115,6 @@ class Lab:
             "containerSettings": {"imageSourceRegistry": {"image": "chainermn:openMPI"}},
             **changes,
         }
-
-    def run(self, *words: str, code: int = 0) -> Done:
-        done = self.project.run(*words)
-        assert done.code == code, str(done)
-        return done
 
     def streamed(self, job_id: str) -> list[str]:
         """The output of ``logs -F`` until the job ends; the job may end when its first line has been read."""

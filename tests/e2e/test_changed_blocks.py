@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ from blobsync.store.protocol import block_id_of
 from blobsync.store.sas import mint_sas
 from tests.e2e.world import Container, Project, blobsync_command, sha256, wait_until
 from tests.fakes.tasks import RecordingListener, moved_by, upload
-from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
+from tests.servers.fault_proxy import Fault, FaultHandle
 
 pytestmark = pytest.mark.e2e
 
@@ -41,13 +40,6 @@ BLOCK = block_size(SIZE)
 BODY = random.Random(5).randbytes(SIZE)
 CHANGED = BODY[: 9 * MIB] + b"changed" + BODY[9 * MIB + 7 :]
 UP = ("u", "data", "--engine", "direct")
-
-
-@pytest.fixture
-def counting(service: str) -> Iterator[FaultHandle]:
-    """A proxy that counts what is sent."""
-    with fault_proxy(service) as proxy:
-        yield proxy
 
 
 @pytest.fixture

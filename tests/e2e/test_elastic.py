@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.e2e.world import Container, Done, Project, wait_until
+from tests.e2e.world import Container, JobLab, Project, wait_until
 from tests.servers.slurm_cluster import SlurmCluster
 from tests.servers.slurm_fixture import slurm_cluster
 
@@ -103,50 +102,25 @@ while not os.path.exists(sys.argv[2]):
 
 
 @dataclass
-class Jobs:
+class Jobs(JobLab):
     """A project whose jobs run on this machine; without a container they run in its own folder."""
-
-    project: Project
 
     def configure(
         self, container: Container | None = None, *, output: Mapping[str, Any] | None = None, **more: Any
     ) -> None:
         cluster: dict[str, Any] = {"platform": "local", "local": {"slots": 4, "gpus": 0}, **more}
         if container:
-            account = {
-                "account_name": container.account,
-                "container_name": container.name,
-                "blob_endpoint": f"{container.service}/{container.account}",
-                "account_key": container.key,
-            }
-            self._write("aux_data/configs/box.yaml", account)
+            self.write("aux_data/configs/box.yaml", container.account_file)
             here = {"azure_blob_config_file": "aux_data/configs/box.yaml"}
             cluster["config_param"] = {
                 "code_path": {**here, "path": "mine/code.zip"},
                 "output_folder": {**here, "path": "mine/output", "mode": "upload", **(output or {})},
             }
-        self._write("aux_data/aml/aml.yaml", cluster)
-
-    def _write(self, name: str, value: dict[str, Any]) -> None:
-        file = self.project.root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(yaml.safe_dump(value))
-        file.chmod(0o600)
-
-    def run(self, *words: str, code: int = 0) -> Done:
-        done = self.project.run(*words)
-        assert done.code == code, str(done)
-        return done
-
-    def ask(self, *words: str, code: int = 0) -> dict[str, Any]:
-        return self.run("--json", *words, code=code).data
+        self.write("aux_data/aml/aml.yaml", cluster)
 
     def submit(self, *words: str) -> str:
         job_id: str = self.ask("submit", *words)["job_id"]
         return job_id
-
-    def job(self, job_id: str) -> dict[str, Any]:
-        return next(job for job in self.ask("q", "--max", "100")["jobs"] if job["job_id"] == job_id)
 
     def until(self, job_id: str, *states: str) -> dict[str, Any]:
         assert wait_until(lambda: self.job(job_id)["status"] in states, seconds=PATIENCE, pause=0.5), self.explain()
@@ -265,15 +239,6 @@ def test_training_goes_on_from_its_last_step_while_nodes_come_and_go_and_node_0_
     assert not any(jobs.programs(job_id, node) for node in range(3)), "nothing is left behind"
     log = jobs.run("logs", job_id).out
     assert f"trained {steps[-1]}" in log
-
-
-def test_bounds_are_checked_before_anything_is_submitted(jobs: Jobs) -> None:
-    for bounds, complaint in (("4:1", "is larger than"), ("0:2", "at least one node"), ("x", "is not MIN:MAX")):
-        done = jobs.run("submit", "--elastic", bounds, "--", "true", code=2)
-        assert complaint in done.err and "Traceback" not in done.err
-    assert jobs.ask("q")["jobs"] == []
-    job_id = jobs.submit("true")
-    assert "was not submitted with --elastic" in jobs.run("scale", job_id, "2", code=2).err
 
 
 def outputs(container: Container) -> dict[str, int]:

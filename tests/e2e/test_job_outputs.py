@@ -36,12 +36,6 @@ while len(sys.argv) > 1 and os.path.exists(sys.argv[1]):
 
 
 def configure(project: Project, container: Container, **more: Any) -> None:
-    account = {
-        "account_name": container.account,
-        "container_name": container.name,
-        "blob_endpoint": f"{container.service}/{container.account}",
-        "account_key": container.key,
-    }
     here = {"azure_blob_config_file": "aux_data/configs/box.yaml"}
     entries = {
         "code_path": {**here, "path": "mine/code.zip"},
@@ -49,7 +43,7 @@ def configure(project: Project, container: Container, **more: Any) -> None:
     }
     runtime = {"python": sys.executable, "scratch": f"{project.root.parent}/scratch", "sync_seconds": 1}
     cluster = {"platform": "local", "local": {"gpus": 0}, "config_param": entries, "runtime": runtime, **more}
-    for name, value in (("aux_data/configs/box.yaml", account), ("aux_data/aml/aml.yaml", cluster)):
+    for name, value in (("aux_data/configs/box.yaml", container.account_file), ("aux_data/aml/aml.yaml", cluster)):
         path = project.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(yaml.safe_dump(value))

@@ -17,13 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from blobsync.jobs.array_job import ArrayJob
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.states import refresh
 from tests.e2e.terminal import see
-from tests.e2e.world import Container, Done, Project, blobsync_command, hashes, read_tree, wait_until, write_tree
+from tests.e2e.world import (
+    Container,
+    JobLab,
+    Project,
+    blobsync_command,
+    hashes,
+    read_tree,
+    wait_until,
+    write_tree,
+)
 from tests.fakes.bootstrap import python_of
 from tests.servers.slurm_cluster import SlurmCluster
 from tests.servers.slurm_fixture import slurm_cluster
@@ -64,20 +72,13 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 @dataclass
-class Lab:
+class Lab(JobLab):
     """A project with two clusters: ``here`` is this machine, ``uni`` is Slurm with two nodes."""
 
-    project: Project
     container: Container
 
     def configure(self, name: str, platform: str, **more: Any) -> None:
-        account = {
-            "account_name": self.container.account,
-            "container_name": self.container.name,
-            "blob_endpoint": f"{self.container.service}/{self.container.account}",
-            "account_key": self.container.key,
-        }
-        self._write("aux_data/configs/box.yaml", account)
+        self.write("aux_data/configs/box.yaml", self.container.account_file)
         here = {"azure_blob_config_file": "aux_data/configs/box.yaml"}
         cluster = {
             "platform": platform,
@@ -90,35 +91,16 @@ class Lab:
             "runtime": self.runtime,
             **more,
         }
-        self._write(f"aux_data/aml/{name}.yaml", cluster)
+        self.write(f"aux_data/aml/{name}.yaml", cluster)
 
     @property
     def runtime(self) -> dict[str, Any]:
         return {"python": sys.executable, "scratch": str(self.project.root.parent / "scratch")}
 
-    def _write(self, name: str, value: Mapping[str, Any]) -> None:
-        file = self.project.root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(yaml.safe_dump(dict(value)))
-        file.chmod(0o600)
-
-    def run(self, *words: str, code: int = 0) -> Done:
-        done = self.project.run(*words)
-        assert done.code == code, str(done)
-        return done
-
-    def ask(self, *words: str, code: int = 0) -> dict[str, Any]:
-        """The data of a command's JSON; global options are before the command."""
-        return self.run("--json", *words, code=code).data
-
     def submit(self, cluster: str, *words: str, gpus: int | None = None) -> str:
         count = () if gpus is None else ("-n", str(gpus))
         job_id: str = self.ask("-c", cluster, *count, "submit", *words)["job_id"]
         return job_id
-
-    def job(self, job_id: str) -> dict[str, Any]:
-        """One row of the list, without fetching logs."""
-        return next(job for job in self.ask("q", "--max", "100")["jobs"] if job["job_id"] == job_id)
 
     def until(self, job_id: str, *states: str) -> dict[str, Any]:
         """Wait with the library, which is faster than a process per query; returns the command's result."""

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -40,13 +40,6 @@ _SLOWLY = ("--cap-mbps", "250")
 _FILES = random_files(_SEED, 300, [20 << 20] * 3)
 _HASHES = hashes(_FILES)
 HOW_OFTEN = pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.soak)])
-
-
-@pytest.fixture
-def counting(service: str) -> Iterator[FaultHandle]:
-    """A proxy without faults, which records the blobs that were moved."""
-    with fault_proxy(service) as proxy:
-        yield proxy
 
 
 class Watch:

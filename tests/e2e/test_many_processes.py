@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.world import Container, Project, hashes, processes, random_files, read_tree, wait_until, write_tree
 from tests.servers.copy_source_proxy import copy_source_proxy
-from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
+from tests.servers.fault_proxy import Fault, FaultHandle
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
@@ -23,13 +23,6 @@ _TWO = ("--processes", "2")
 # No transfer ends before its large files may go on, however long the test takes to stop it.
 _HELD = Fault("hold", rate=1, operations=("put blob", "put block", "get blob"), pattern="/large")
 _PATIENCE = 60.0
-
-
-@pytest.fixture
-def counting(service: str) -> Iterator[FaultHandle]:
-    """A proxy without faults at first, which counts."""
-    with fault_proxy(service) as proxy:
-        yield proxy
 
 
 def _gone(pids: list[int], seconds: float) -> bool:
@@ -168,19 +161,3 @@ def test_two_processes_copy_between_accounts_server_to_server(
         assert (done.code, done.data["transferred"]) == (0, len(_FILES)), str(done)
         assert copying.stats().downloaded == 0
     assert destination.contents("data/") == _HASHES
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--processes", "0"), "--processes 0: not a number from 1 to 64"),
-        (("--processes", "65"), "--processes 65: not a number from 1 to 64"),
-        (("--processes", "2", "--engine", "azcopy"), "--processes and --engine azcopy cannot be combined"),
-    ],
-)
-def test_a_number_that_cannot_be_is_a_usage_error(
-    words: tuple[str, ...], message: str, project: Project, container: Container
-) -> None:
-    project.configure(container)
-    done = project.json("u", "data", *words)
-    assert (done.code, done.errors[0]["message"]) == (2, message), str(done)

@@ -144,20 +144,3 @@ def test_a_notebook_shows_a_bar_unless_told_otherwise(project: Project, containe
     assert (done.returncode, done.stdout) == (0, "5\n0\n"), done
     # Each bar begins without a count.
     assert "5 of 5 files" in done.stderr and "100%" in done.stderr and done.stderr.count("?B/s]") == 1, done.stderr
-
-
-def test_a_cap_that_is_none_is_refused_before_anything_moves(project: Project, container: Container) -> None:
-    project.configure(container)
-    write_tree(project.data / "voc20", VOC)
-    for cap in ("0", "-1", "float('nan')", "float('inf')"):
-        line = f"from blobsync import *; Project.open().upload('data/voc20', cap_mbps={cap})"
-        done = subprocess.run(
-            [sys.executable, "-c", line],
-            cwd=project.root,
-            env={**os.environ, **project.environ},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert "UsageError: --cap-mbps" in done.stderr, done
-    assert project.json("u", "data/voc20", "--cap-mbps", "0").codes == {"usage"} and container.names() == []

@@ -6,14 +6,14 @@ import os
 import random
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from blobsync.base.formatting import size_text
 from tests.e2e.world import Container, Done, Project, read_tree, sha256, wait_until, write_tree
-from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
+from tests.servers.fault_proxy import Fault, FaultHandle
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
@@ -24,13 +24,6 @@ _SLOWLY = ("--cap-mbps", "200")
 # The end comes so slowly that a kill is never too late.
 _DRIPPING = Fault("drip", rate=1, operations=("get blob",), from_byte=_SIZE * 7 // 8, seconds=20)
 _DIRECT = ("d", "data", "--engine", "direct")
-
-
-@pytest.fixture
-def counting(service: str) -> Iterator[FaultHandle]:
-    """A proxy without faults, which counts fetched bytes."""
-    with fault_proxy(service) as proxy:
-        yield proxy
 
 
 @pytest.fixture

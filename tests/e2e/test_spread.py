@@ -47,13 +47,6 @@ HELD = Fault(
 )
 
 
-@pytest.fixture
-def counting(service: str) -> Iterator[FaultHandle]:
-    """A proxy without faults at first, which counts."""
-    with fault_proxy(service) as proxy:
-        yield proxy
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path: Path) -> Iterator[None]:
     """End the jobs of failed tests, which outlive their commands."""
@@ -150,24 +143,6 @@ def test_a_copy_goes_from_server_to_server_and_a_second_person_is_told(
         # Only shards and records went through this machine.
         assert copying.stats().downloaded < 1 << 20 < copying.stats().fetched
     assert destination.contents() == {f"data/{name}": digest for name, digest in _HASHES.items()}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--nodes", "0"), "--nodes 0: not a number from 1 to 1024"),
-        (("--nodes", "65"), "--nodes 65: this machine takes at most 64 as nodes"),
-        (("--nodes", "2", "--processes", "2"), "--nodes and --processes cannot be combined"),
-        (("--nodes", "2", "--engine", "azcopy"), "--nodes and --engine azcopy cannot be combined"),
-        (("--detach",), "--detach is for transfers on nodes"),
-    ],
-)
-def test_what_cannot_be_is_a_usage_error(
-    words: tuple[str, ...], message: str, project: Project, container: Container
-) -> None:
-    project.configure(container)
-    done = project.json("u", "data", *words)
-    assert (done.code, done.errors[0]["message"]) == (2, message), str(done)
 
 
 @pytest.mark.soak

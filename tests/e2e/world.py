@@ -126,6 +126,16 @@ class Container:
         endpoint = BlobServiceClient(f"{self.service}/{self.account}", credential=self.key, retry_policy=again)
         return endpoint.get_container_client(self.name)
 
+    @property
+    def account_file(self) -> dict[str, str]:
+        """An account file with its key."""
+        return {
+            "account_name": self.account,
+            "container_name": self.name,
+            "blob_endpoint": f"{self.service}/{self.account}",
+            "account_key": self.key,
+        }
+
     def create(self) -> None:
         self.client.create_container()
 
@@ -332,6 +342,34 @@ class Project:
     def json(self, *words: str, seconds: float = _RUN_SECONDS) -> Done:
         """Run blobsync with ``--json``."""
         return self.run(*words, "--json", seconds=seconds)
+
+
+@dataclass
+class JobLab:
+    """A project, and commands about its jobs."""
+
+    project: Project
+
+    def write(self, name: str, value: Any) -> None:
+        """Write a configuration file: a text, or JSON or YAML."""
+        file = self.project.root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        plain = json.dumps(value, indent=1) if name.endswith(".json") else yaml.safe_dump(value)
+        file.write_text(value if isinstance(value, str) else plain)
+        file.chmod(0o600)
+
+    def run(self, *words: str, code: int = 0) -> Done:
+        done = self.project.run(*words)
+        assert done.code == code, str(done)
+        return done
+
+    def ask(self, *words: str, code: int = 0) -> dict[str, Any]:
+        """The data of a command's JSON; global options are before the command."""
+        return self.run("--json", *words, code=code).data
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """One row of the list, without fetching logs."""
+        return next(job for job in self.ask("q", "--max", "100")["jobs"] if job["job_id"] == job_id)
 
 
 def as_ordinary_user() -> tuple[str, ...]:

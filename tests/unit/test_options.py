@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from inspect import Parameter
 from typing import get_args
 
@@ -11,7 +12,7 @@ from blobsync.base.errors import UsageError
 from blobsync.cli.copy import Far, TransferWords
 from blobsync.cli.session import OptionGroup
 from blobsync.jobspec.submit_options import SubmitKeywords
-from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_options import TransferOptions, check_options
 
 
 def _rows(group: OptionGroup) -> dict[str, Parameter]:
@@ -53,3 +54,25 @@ def test_what_is_typed_becomes_one_value_and_the_rest_has_its_default() -> None:
     with pytest.raises(UsageError, match="--max-delete x: neither"):
         OptionGroup(TransferWords, "u").build({"max_delete_files": ["x"]})
     assert OptionGroup(Far, "ls").build({"source": None, "no_sign_request": True}) == Far(no_sign_request=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (TransferOptions(processes=0), "--processes 0: not a number from 1 to 64"),
+        (TransferOptions(processes=65), "--processes 65: not a number from 1 to 64"),
+        (TransferOptions(processes=2, engine="azcopy"), "--processes and --engine azcopy cannot be combined"),
+        (TransferOptions(nodes=0), "--nodes 0: not a number from 1 to 1024"),
+        (TransferOptions(nodes=2, processes=2), "--nodes and --processes cannot be combined"),
+        (TransferOptions(nodes=2, engine="azcopy"), "--nodes and --engine azcopy cannot be combined"),
+        (TransferOptions(detach=True), "--detach is for transfers on nodes"),
+        *(
+            (TransferOptions(cap_mbps=cap), f"--cap-mbps {cap:g}: not a number of megabits a second above 0")
+            for cap in (0.0, -1.0, math.nan, math.inf)
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(options: TransferOptions, said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        check_options(options, None, uploads=True)
+    assert raised.value.message == said

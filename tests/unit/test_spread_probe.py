@@ -148,6 +148,11 @@ def test_a_cluster_whose_nodes_do_not_see_this_disk_takes_copies_alone(platform:
     assert choose_spread(TransferOptions(nodes=2), platform, "c", copies=True).nodes == 2
 
 
+def test_this_machine_takes_no_more_tasks_at_a_time_than_it_can() -> None:
+    with pytest.raises(UsageError, match="--nodes 65: this machine takes at most 64 as nodes"):
+        choose_spread(TransferOptions(nodes=65), "local", "c", copies=True)
+
+
 @pytest.mark.parametrize("words", [{"mirror": True}, {"keep": "both"}, {"receipt": True}])
 def test_what_needs_the_command_to_wait_cannot_be_detached(words: dict[str, object]) -> None:
     check: Callable[..., TransferOptions] = TransferOptions
