@@ -167,7 +167,7 @@ ROWS: tuple[ReadBack, ...] = (
             "jobs.task_files:_on_disk",
             "jobs.task_files:read_json_files",
             "jobs.task_files:read_metrics",
-            "node.standalone.login_side:last_lines",
+            "node.standalone.login_side:tails",
             "jobs.logs:_new_lines",
             "node.echo:Echo._new_lines",
             "node.uploader:_append_new",

@@ -16,6 +16,7 @@ from blobsync.backends.local.fleet import address_of
 from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of, most_gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.local.task_pool import MOST_AT_A_TIME
+from blobsync.backends.login import LoginNode
 from blobsync.backends.protocol import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Surroundings
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFoundError, ProcessError, SubmissionError
 from blobsync.base.formatting import count_text
@@ -40,7 +41,6 @@ from blobsync.jobspec.spec import (
     run_name,
 )
 from blobsync.local.os_errors import local_error
-from blobsync.node.standalone.login_side import last_lines
 
 # The maximum of GPUs, or concurrent jobs, of one machine.
 _MOST = 1024
@@ -207,7 +207,8 @@ class LocalBackend:
         return Accepted(ref)
 
     def last_lines(self, ref: JobRef) -> Mapping[int, str]:
-        return last_lines(str(self._files(ref.run_id).folder))
+        here = LoginNode(self._around.process, None, self._around.environ, sys.executable)
+        return here.last_lines(str(self._files(ref.run_id).folder))
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
         return self._files(ref.run_id).logs()

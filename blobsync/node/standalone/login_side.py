@@ -88,24 +88,19 @@ def read(request: dict[str, Any]) -> Any:
         return base64.b64encode(source.read(length)).decode()
 
 
-def last_lines(folder: str) -> dict[int, str]:
-    """The last line of each task's log below a job's folder, by the task's number."""
+def tails(request: dict[str, Any]) -> Any:
+    """The last line of each task's log below a job's folder, as pairs of number and line."""
     found = {}
-    for name in os.listdir(folder):
+    for name in os.listdir(request["folder"]):
         number = name[len("task_") :] if name.startswith("task_") else ""
-        logs = os.path.join(folder, name, "user_logs")
+        logs = os.path.join(request["folder"], name, "user_logs")
         for log in ("std_log.txt", "std_log_process_0.txt"):
             with suppress(OSError), open(os.path.join(logs, log), "rb") as source:
                 source.seek(max(0, os.fstat(source.fileno()).st_size - LAST_BYTES))
                 lines = source.read(LAST_BYTES).decode("utf-8", "replace").split("\n")
                 if number.isdigit() and (written := [line for line in lines if line.strip()]):
                     found[int(number)] = written[-1].rpartition("\r")[2][-LAST_CHARS:]
-    return found
-
-
-def tails(request: dict[str, Any]) -> Any:
-    """The last line of each task's log, as pairs of number and line."""
-    return sorted(last_lines(request["folder"]).items())
+    return sorted(found.items())
 
 
 def codes(request: dict[str, Any]) -> Any:
