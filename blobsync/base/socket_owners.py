@@ -117,9 +117,9 @@ def sockets_between(
     all sockets at that port. None if the system does not show them. ``connect`` opens the line to the kernel."""
     try:
         with (connect or _line_to_the_kernel)() as line:
-            rows = [row for family in (_INET, _INET6) for row in _told(line, _listening(family, there.port))]
+            rows = [row for family in (_INET, _INET6) for row in _rows(line, _listening(family, there.port))]
             if here is not None:
-                rows += _told(line, _connected(there, here), missing=errno.ENOENT)
+                rows += _rows(line, _connected(there, here), missing=errno.ENOENT)
     except (OSError, ValueError, AttributeError, struct.error):
         rows = []
     # The table decides that nobody listens.
@@ -151,7 +151,7 @@ def _request(flags: int, asked: bytes) -> bytes:
     return _MESSAGE.pack(_MESSAGE.size + len(body), _SOCK_DIAG_BY_FAMILY, flags, 0, 0) + body
 
 
-def _told(line: socket.socket, request: bytes, missing: int = 0) -> list[SocketRow]:
+def _rows(line: socket.socket, request: bytes, missing: int = 0) -> list[SocketRow]:
     """The kernel's answer. Raises ``OSError`` for an error, other than ``missing``, and ``ValueError``."""
     line.sendto(request, (0, 0))
     rows: list[SocketRow] = []
@@ -168,10 +168,10 @@ def _told(line: socket.socket, request: bytes, missing: int = 0) -> list[SocketR
                 if failed not in (0, missing):
                     raise OSError(failed, os.strerror(failed))
                 return rows
-            rows.append(_told_row(body))
+            rows.append(_row_of(body))
 
 
-def _told_row(body: bytes) -> SocketRow:
+def _row_of(body: bytes) -> SocketRow:
     family, state, port, peer_port, local, peer = _TOLD.unpack_from(body)
     user = body[_TOLD.size : _TOLD.size + 4]
     if state == _SYN_RECEIVED or len(user) < 4:

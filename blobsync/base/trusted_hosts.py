@@ -179,13 +179,13 @@ def may_get_login(
 def why_not(url: str, service: Service, who: WhoListens = listener_at) -> str:
     """Why :func:`may_get_login` returned False: a clause that follows the host's name."""
     return (
-        f"but {stranger_text(url, listener_of(url, who))}"
+        f"but {listener_text(url, listener_of(url, who))}"
         if is_plain_loopback(url)
         else f"which is not {service.value}"
     )
 
 
-def stranger_text(url: str, found: Listener) -> str:
+def listener_text(url: str, found: Listener) -> str:
     """What is wrong with the program that listens at the host and port of ``url`` on this machine."""
     place = urlsplit(url).netloc
     if found is Listener.FOREIGN:

@@ -40,7 +40,7 @@ def confirm(
     """
     if not sys.stdin.isatty():
         raise UsageError(f"not a terminal, cannot ask: {question}", hint=hint or f"add -y to answer yes; {looks}")
-    with session.display.aside():
+    with session.display.paused():
         answer = _ask(question)
     if answer.strip().lower() not in ("y", "yes"):
         raise UsageError("not confirmed, nothing was changed")
@@ -104,7 +104,7 @@ def ask_text(session: Session, question: str, default: str = "") -> str:
     """Ask for a text; returns ``default`` if it is empty. Raises ``CommandInterruptedError`` on Ctrl-C and Ctrl-D, and
     ``UsageError`` for a credential, which is taken off the screen."""
     columns = columns_of(sys.stderr)
-    with session.display.aside(), _answering():
+    with session.display.paused(), _answering():
         asked = wrapped(f"{question} [{default}]:" if default else f"{question}:", columns) + " "
         sys.stderr.write(asked)
         sys.stderr.flush()
@@ -127,7 +127,7 @@ def ask_secret(session: Session, question: str) -> str:
         return sys.stdin.read().strip()
     from getpass import getpass
 
-    with session.display.aside(), _answering():
+    with session.display.paused(), _answering():
         return getpass(wrapped(f"{question}:", columns_of(sys.stderr)) + " ", stream=sys.stderr).strip()
 
 

@@ -84,7 +84,7 @@ def _versions(project: Project, part: PlanPart, action: FileAction) -> Iterator[
 
 
 def _show(session: Session, lines: Sequence[str], *, wraps: bool = True) -> None:
-    with session.display.aside():
+    with session.display.paused():
         columns = columns_of(sys.stderr) if wraps else 0
         sys.stderr.write("".join(f"{wrapped(line, columns)}\n" for line in lines))
 

@@ -248,7 +248,7 @@ def _agree_to_run(session: Session, lines: Sequence[str]) -> None:
     """Ask about a job from a container, whatever the options: no one has seen its command here."""
     columns = columns_of(sys.stderr)
     if sys.stdin.isatty():
-        with session.display.aside():
+        with session.display.paused():
             sys.stderr.writelines(f"{wrapped(line, columns)}\n" for line in lines)
     confirm(session, "submit it?", hint="run this command on a terminal: it shows what would run, and asks")
 

@@ -415,7 +415,7 @@ class QuietListener:
             if isinstance(event, Note):
                 self._console.say(event.text)
 
-    def aside(self) -> AbstractContextManager[None]:
+    def paused(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def close(self) -> None: ...

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     class ClosingListener(Listener, Protocol):
         """A listener that is closed at the end."""
 
-        def aside(self) -> AbstractContextManager[None]:
+        def paused(self) -> AbstractContextManager[None]:
             """A context in which a question or another program has the terminal."""
             ...
 
@@ -306,7 +306,7 @@ class LineListener(_CountingListener):
     def note(self, text: str) -> None:
         self.console.say(text)
 
-    def aside(self) -> AbstractContextManager[None]:
+    def paused(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def close(self) -> None:
@@ -351,7 +351,7 @@ class BarListener(_CountingListener):
             self.console.say(text)
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Draw nothing meanwhile."""
         with self.lock:
             self._line.clear()

@@ -95,7 +95,7 @@ class Watcher(Protocol):
 
 class Round(NamedTuple):
     """One round. ``given``: files that were given to the upload; ``waiting``: files that wait for stillness or for
-    another try; ``failures``: what fails now, of which ``fresh`` was not told before.
+    another try; ``failures``: what fails now, of which ``fresh`` was not reported before.
 
     ``problem`` says why nothing works, since ``since`` (seconds since 1970). ``idle``: nothing has changed for the
     settle time, and nothing waits but what has failed.
@@ -168,7 +168,7 @@ class Keeper:
         self._shown = shown or folder.name
         self._pending: dict[str, _Waiting] = {}
         self._owned: dict[str, LocalState] = {}
-        self._told: dict[str, FileFailure | str] = {}
+        self._reported: dict[str, FileFailure | str] = {}
         self._looked_at: float | None = None
         self._changed_at = clock()
         # The error behind the last problem, if it was one.
@@ -188,12 +188,6 @@ class Keeper:
         if now < self._again_at and not last:
             return self._result(0, found, ())
         return self._carry_out(found, now, last=last)
-
-    def run(self, stop: threading.Event, told: Callable[[Round], None] = ignore) -> None:
-        """Rounds until asked to stop; ``told`` gets each."""
-        while not stop.is_set():
-            told(self.round())
-            self.wait(stop)
 
     def wait(self, stop: threading.Event) -> None:
         """Wait until the next round may have something to do."""
@@ -322,19 +316,19 @@ class Keeper:
 
     def _result(self, given: int, found: Found, others: Sequence[FileFailure]) -> Round:
         failures = [*self._failing(), *others, *self._left_out(found)]
-        fresh = [each for each in failures if self._told.get(each.path) != each]
-        self._told.update({each.path: each for each in fresh})
-        gone = self._told.keys() - {each.path for each in failures} - found.left_out.keys()
+        fresh = [each for each in failures if self._reported.get(each.path) != each]
+        self._reported.update({each.path: each for each in fresh})
+        gone = self._reported.keys() - {each.path for each in failures} - found.left_out.keys()
         for path in gone:
-            if isinstance(self._told[path], FileFailure):
-                del self._told[path]
+            if isinstance(self._reported[path], FileFailure):
+                del self._reported[path]
         waiting = len(self._pending)
         still = self._clock() - self._changed_at >= self._settle and not self._problem
         idle = still and all(each.tries >= _TRIES for each in self._pending.values())
         return Round(given, waiting, failures, fresh, self._problem, self._since if self._problem else 0.0, idle)
 
     def _left_out(self, found: Found) -> list[FileFailure]:
-        """The entries that cannot be uploaded as they are; what only is no file is told once."""
+        """The entries that cannot be uploaded as they are; what only is no file is reported once."""
         failures: list[FileFailure] = []
         for path, entry in found.left_out.items():
             if entry.reason is None or (self._ignored is not None and self._ignored(path)):
@@ -343,7 +337,7 @@ class Keeper:
             said = left_out_message(shown, entry.reason, entry.detail)
             if isinstance(said, FileFailure):
                 failures.append(said)
-            elif self._told.get(path) != said:
-                self._told[path] = said
+            elif self._reported.get(path) != said:
+                self._reported[path] = said
                 self._emit(Note(said))
         return failures

@@ -94,7 +94,7 @@ def _who(path: Path, found: os.stat_result, bits: int) -> str:
     return who
 
 
-def strangers_files(folder: Path) -> str:
+def files_of_others(folder: Path) -> str:
     """Names files in it that neither this user nor root made, in words; empty if there are none."""
     found: list[str] = []
     for above, folders, files in os.walk(folder):

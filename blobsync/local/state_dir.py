@@ -34,8 +34,8 @@ from blobsync.local.private_folders import (
     close_to_others,
     demand_closed_inside,
     demand_ours,
+    files_of_others,
     open_places,
-    strangers_files,
 )
 
 SEAL_FILE = "seal"
@@ -286,12 +286,12 @@ class OpenState(NamedTuple):
     """What of a project's state others could have changed, and the files in it that others made, in words."""
 
     places: tuple[OpenPlace, ...]
-    strangers: str
+    of_others: str
 
     def __str__(self) -> str:
         left = len(self.places) - 1
         more = f" and {count_text(left, 'folder')} more" if left else ""
-        return f"{self.places[0]}{more}" + (f", in which is {self.strangers}" if self.strangers else "")
+        return f"{self.places[0]}{more}" + (f", in which is {self.of_others}" if self.of_others else "")
 
     @property
     def question(self) -> str:
@@ -304,8 +304,8 @@ def open_state(project: Path, environ: Mapping[str, str]) -> OpenState | None:
     places = tuple(open_places((config_home(environ) / KEY_FILE,), _record_folders(project, environ)))
     if not places:
         return None
-    strangers = filter(None, map(strangers_files, (project / NAME, _outside_name(project, environ))))
-    return OpenState(places, ", ".join(strangers))
+    of_others = filter(None, map(files_of_others, (project / NAME, _outside_name(project, environ))))
+    return OpenState(places, ", ".join(of_others))
 
 
 def close_state(project: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:

@@ -90,7 +90,7 @@ class MountedStore(ReadOnlyStore):
     def close(self) -> None:
         """Does nothing: no file stays open."""
 
-    def hurry(self) -> None:
+    def fail_soon(self) -> None:
         """Does nothing: there are no waits to cut short."""
 
     def refusal(self, name: str) -> BlobsyncError:

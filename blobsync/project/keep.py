@@ -55,7 +55,7 @@ _OPTIONS = TransferOptions(engine="direct")
 _ENGINE = EngineChoice("direct", "a keeper uploads what changed, file by file")
 # A name that no blob has: asking for it shows whether the service answers.
 _NO_BLOB = "blobsync-keep-asks-whether-anybody-answers"
-# Seconds between two looks whether the threads have told something.
+# Seconds between two looks whether the threads have reported something.
 _POLL_SECONDS = 0.2
 _GONE = os.strerror(2)
 
@@ -281,10 +281,10 @@ class KeptFolder:
         settle: float,
         listen: Listen | None,
         until_idle: bool,
-        told: Callable[[KeptRound | BaseException | None], None],
+        report: Callable[[KeptRound | BaseException | None], None],
     ) -> None:
         self.path = leg.part.path
-        self._told, self._until_idle = told, until_idle
+        self._report, self._until_idle = report, until_idle
         self._upload = _FolderUpload(leg, opened, emit)
         request = self._upload.request()
         end = request.part.source
@@ -320,13 +320,13 @@ class KeptFolder:
         try:
             while not self._stop.is_set():
                 made = self._round()
-                self._told(made)
+                self._report(made)
                 if self._until_idle and made.idle:
                     break
                 self._keeper.wait(self._stop)
-            self._told(None)
+            self._report(None)
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
-            self._told(error)
+            self._report(error)
         finally:
             self.watcher.close()
             self._upload.close()
@@ -384,17 +384,17 @@ class Keeping:
             while left:
                 self._stop.check()
                 try:
-                    told = self._queue.get(timeout=_POLL_SECONDS)
+                    report = self._queue.get(timeout=_POLL_SECONDS)
                 except Empty:
                     continue
-                if isinstance(told, BaseException):
-                    raise told
-                if told is None:
+                if isinstance(report, BaseException):
+                    raise report
+                if report is None:
                     left -= 1
                     continue
-                self._last[told.path] = told
+                self._last[report.path] = report
                 self._record.change(self._with_round)
-                yield told
+                yield report
             self._done = True
         except KeyboardInterrupt as stop:
             self._end()
@@ -482,7 +482,7 @@ def keeping(
         emit(Note("watchfiles is not installed (pip install 'blobsync[keep]'), so folders are walked again and again"))
     with keepers.held(state, stop) as record:
         folders = [
-            KeptFolder(leg, opened, emit, settle=settle, listen=listen, until_idle=until_idle, told=queue.put)
+            KeptFolder(leg, opened, emit, settle=settle, listen=listen, until_idle=until_idle, report=queue.put)
             for leg in chosen
         ]
         yield Keeping(folders, queue, record, stop)

@@ -57,7 +57,7 @@ _RUNS = "known"
 _MARK_CHARS = 16
 _THREADS = 16
 # Seconds: between two looks for records, and how long tasks that are stopped by Ctrl-C are waited for.
-_POLL_SECONDS, _HURRIED_SECONDS = 0.5, 10.0
+_POLL_SECONDS, _SOON_SECONDS = 0.5, 10.0
 
 
 class Spreading:
@@ -192,16 +192,16 @@ class Spreading:
         request = self._request(plan, run, len(shards))
         spec = spread_spec(self._jobs, self._context.cluster, request, place.below(f"runs/{run}"))
         job = ArrayJob.submit(self._jobs, (self._context.cluster, self._context.from_cluster), spec)
-        return RunningTasks(shards, sealed, job, self._hurry, self._note)
+        return RunningTasks(shards, sealed, job, self._fail_soon, self._note)
 
     def _remove_documents(self) -> None:
         if why := self._base.remove_all():
             self._note(f"{self._base.shown} has files that could not be removed: {why}")
 
-    def _hurry(self) -> None:
+    def _fail_soon(self) -> None:
         """Wait only seconds for services that do not answer."""
-        self._base.hurry()
-        self._context.connections.hurry()
+        self._base.fail_soon()
+        self._context.connections.fail_soon()
 
     def _probe(self, part: LivePart, end: LocalLocation) -> OwnProbe:
         return OwnProbe(end.path if part.shape is Shape.FOLDER else end.path.parent, self._id)
@@ -359,7 +359,7 @@ class RunningTasks:
     shards: Sequence[Shard]
     place: SealedStore
     job: ArrayJob
-    hurry: Callable[[], None]
+    fail_soon: Callable[[], None]
     note: Callable[[str], None]
 
     def ended(self) -> str | None:
@@ -367,7 +367,7 @@ class RunningTasks:
 
     def stop(self) -> None:
         """Wait only seconds for a store and a platform that do not answer."""
-        self.hurry()
+        self.fail_soon()
         try:
             self.place.write("ended", b"")
         except BlobsyncError as error:
@@ -375,7 +375,7 @@ class RunningTasks:
                 f"{self.place.shown} could not be notified that this transfer has ended: {error.message}; the job is "
                 "stopped all the same, and the same command resumes it"
             )
-        self.job.stop(_HURRIED_SECONDS)
+        self.job.stop(_SOON_SECONDS)
 
 
 def demand_spreadable(options: TransferOptions, cluster: Cluster, *, copies: bool) -> None:

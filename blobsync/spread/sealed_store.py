@@ -70,8 +70,8 @@ class SealedStore:
     def below(self, name: str) -> SharedStore:
         return self._place.below(name)
 
-    def hurry(self) -> None:
-        self._place.hurry()
+    def fail_soon(self) -> None:
+        self._place.fail_soon()
 
     def _name(self, name: str) -> None:
         if name in self._strange or len(self._strange) >= _MOST_TOLD:

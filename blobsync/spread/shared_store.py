@@ -30,7 +30,7 @@ class SharedStore(Protocol):
     """Documents that appear atomically. A name is one word, or a word and a name below it. Thread-safe.
 
     Raises ``StorageError`` or ``LocalFileError`` if the store cannot be reached, after minutes of retries if the
-    service is down: until :meth:`hurry`.
+    service is down: until :meth:`fail_soon`.
     """
 
     @property
@@ -66,7 +66,7 @@ class SharedStore(Protocol):
         """The store with its documents in a folder of this one."""
         ...
 
-    def hurry(self) -> None:
+    def fail_soon(self) -> None:
         """From now on wait only seconds for a store that cannot be reached."""
         ...
 
@@ -140,8 +140,8 @@ class ContainerStore:
         names = (blob.name[above:] for blob in self._store.list_blobs(self._prefix))
         return any("/" in name and name.partition("/")[0] != known for name in names)
 
-    def hurry(self) -> None:
-        self._store.hurry()
+    def fail_soon(self) -> None:
+        self._store.fail_soon()
 
     def _put(self, name: str, body: bytes, condition: Precondition) -> None:
         md5 = hashlib.md5(body, usedforsecurity=False).digest()
@@ -211,7 +211,7 @@ class FolderStore:
     def below(self, name: str) -> FolderStore:
         return FolderStore(self._at(name))
 
-    def hurry(self) -> None:
+    def fail_soon(self) -> None:
         """Does nothing: a folder needs no waiting."""
 
     def _written(self, name: str, body: bytes) -> tuple[Path, Path]:

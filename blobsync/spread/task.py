@@ -101,7 +101,7 @@ class Task:
                 if left := self._left(shard):
                     self._carry(replace_actions(shard, left))
         except KeyboardInterrupt:
-            self.place.hurry()
+            self.place.fail_soon()
             self._write(name, shard, [])
             raise
         is_done = not self._left(shard)

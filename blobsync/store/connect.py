@@ -20,9 +20,9 @@ from blobsync.base.trusted_hosts import (
     is_plain_loopback,
     is_safe_from_listeners,
     listener_of,
+    listener_text,
     may_get_login,
     may_listen,
-    stranger_text,
     why_not,
 )
 from blobsync.base.user_data import environment
@@ -156,7 +156,7 @@ def check_listener(account: StorageAccount, environ: Mapping[str, str]) -> None:
     outside = _is_from_outside(account, account.granting_credential)
     if not may_listen(endpoint, found, lambda: load_user_config(environ).trusted_hosts, outside=outside):
         raise CredentialError(
-            f"{account.file}: {stranger_text(endpoint, found)}: no SAS is sent there",
+            f"{account.file}: {listener_text(endpoint, found)}: no SAS is sent there",
             hint=how_to_trust(endpoint, str(user_config_file(environ))),
         )
 

@@ -148,10 +148,10 @@ class Connections:
         """A blob or folder with its store."""
         return OpenBlob(self.store(location.container), location.name)
 
-    def hurry(self) -> None:
+    def fail_soon(self) -> None:
         """Let requests of all present stores fail soon; later calls get new stores."""
         while self._stores:
-            self._stores.popitem()[1].hurry()
+            self._stores.popitem()[1].fail_soon()
 
     def close(self) -> None:
         """Close every store; the next use of one creates it anew."""

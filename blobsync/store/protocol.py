@@ -247,7 +247,7 @@ class BlobStore(BlobSource, Protocol):
         """Close idle connections; requests that wait for a retry fail."""
         ...
 
-    def hurry(self) -> None:
+    def fail_soon(self) -> None:
         """Stop waiting for a service that does not answer: waiting requests fail within seconds."""
         ...
 

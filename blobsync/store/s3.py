@@ -187,7 +187,7 @@ class S3Store(SourceStore):
         if self._connected is not None:
             self._connected.close()
 
-    def hurry(self) -> None:
+    def fail_soon(self) -> None:
         """See the protocol."""
         self._stopped.set()
         self.close()

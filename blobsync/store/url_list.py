@@ -95,7 +95,7 @@ class UrlListStore(SourceStore):
         for each in transports:
             each.close()
 
-    def hurry(self) -> None:
+    def fail_soon(self) -> None:
         """See the protocol."""
         self._stopped.set()
         self.close()

@@ -239,7 +239,7 @@ def test_nothing_is_drawn_while_a_question_has_the_terminal() -> None:
     listener = BarListener(Console(err=terminal), after=0.0, terminal=terminal)
     listener.emit(Phase("surveying"))
     listener.show(force=True)
-    with listener.aside():
+    with listener.paused():
         terminal.write("delete 5 files? [y/N] ")
         time.sleep(0.7)
         assert terminal.getvalue().endswith("\r\x1b[Kdelete 5 files? [y/N] ")

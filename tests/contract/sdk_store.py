@@ -62,7 +62,7 @@ class SdkBlobStore:
     def close(self) -> None:
         self._client.close()
 
-    def hurry(self) -> None:
+    def fail_soon(self) -> None:
         pass
 
     def features(self) -> AccountFeatures:

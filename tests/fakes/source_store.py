@@ -40,7 +40,7 @@ class MemorySource(SourceStore):
     def close(self) -> None:
         """Nothing to close."""
 
-    def hurry(self) -> None:
+    def fail_soon(self) -> None:
         """Nothing waits."""
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:

@@ -115,7 +115,7 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._version = 0
         self.closed = 0
-        self.hurried = 0
+        self.failing_soon = 0
         self.tells_md5_of_copies = True
         self.tells_crc64_of_copies = True
         self.heeds_source_etag = True
@@ -152,8 +152,8 @@ class MemoryStore:
     def close(self) -> None:
         self.closed += 1
 
-    def hurry(self) -> None:
-        self.hurried += 1
+    def fail_soon(self) -> None:
+        self.failing_soon += 1
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         self._ask("list", prefix)

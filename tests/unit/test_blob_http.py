@@ -296,7 +296,7 @@ def test_a_request_that_fails_while_others_succeed_gets_the_usual_number_of_trie
             http.run(_with_others(failing, lambda: http.run(asked.head("c"))))
 
 
-def test_after_hurry_nothing_waits_for_a_host_that_is_down() -> None:
+def test_after_fail_soon_nothing_waits_for_a_host_that_is_down() -> None:
     down, over = threading.Event(), threading.Event()
     errors: list[StorageUnreachableError] = []
     slowly = RetryPolicy(tries=4, base=60.0, longest=60.0, offline=60.0, outage=600.0)
@@ -322,7 +322,7 @@ def test_after_hurry_nothing_waits_for_a_host_that_is_down() -> None:
         threading.Thread(target=wait, daemon=True).start()
         assert down.wait(20)
         assert not over.wait(0.2)
-        asked.hurry()
+        asked.fail_soon()
         assert over.wait(20)
         sent = len(script.seen)
         with pytest.raises(StorageUnreachableError) as caught:
@@ -335,44 +335,44 @@ def test_after_hurry_nothing_waits_for_a_host_that_is_down() -> None:
     ] * 2
 
 
-def test_after_hurry_requests_to_a_working_host_are_still_retried() -> None:
+def test_after_fail_soon_requests_to_a_working_host_are_still_retried() -> None:
     steps = [blob(b"0123456789"), error(503, "ServerBusy"), Step(reset=True), blob(b"0123456789"), WRITTEN]
     with scripted(steps) as script:
         asked = patient(script, [])
         # A host that answers with 503 counts as down after a second: here none passes.
         asked.measure_outages_by(lambda: 0.0)
         asked.head("a")
-        asked.hurry()
-        asked.hurry()
+        asked.fail_soon()
+        asked.fail_soon()
         assert asked.head("a")
         assert asked.put("b", b"hi", md5=md5(b"hi"))
         assert len(script.seen) == len(steps)
         asked.close()
 
 
-def test_after_hurry_a_long_retry_after_is_not_obeyed() -> None:
+def test_after_fail_soon_a_long_retry_after_is_not_obeyed() -> None:
     busy = error(503, "ServerBusy", **{"Retry-After": "60"})
     with scripted([blob(b"0123456789"), *[busy] * 9]) as script:
         container = BlobContainer("acct", "box", script.url)
         asked = RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN))
         asked.head("a")
-        asked.hurry()
+        asked.fail_soon()
         began = time.monotonic()
         with pytest.raises(StorageUnreachableError, match="does not answer"):
             asked.head("b")
         assert time.monotonic() - began < 30
 
 
-def test_after_hurry_a_host_that_never_answered_is_tried_once() -> None:
+def test_after_fail_soon_a_host_that_never_answered_is_tried_once() -> None:
     with scripted([Step(reset=True)] * 9) as script:
         asked = patient(script, [])
-        asked.hurry()
+        asked.fail_soon()
         with pytest.raises(StorageUnreachableError, match=r"broke$"):
             asked.head("a")
         assert len(script.seen) == 1
 
 
-def test_after_hurry_a_silent_host_is_given_up_after_one_timeout() -> None:
+def test_after_fail_soon_a_silent_host_is_given_up_after_one_timeout() -> None:
     """The service reads requests but does not respond any more: only the timeout shows that."""
     answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nx-ms-error-code: BlobNotFound\r\n\r\n"
     with closing(socket.socket()) as server:
@@ -392,7 +392,7 @@ def test_after_hurry_a_silent_host_is_given_up_after_one_timeout() -> None:
         thread.start()
         assert asked.head("a") is None
         thread.join()
-        asked.hurry()
+        asked.fail_soon()
         began = time.monotonic()
         with pytest.raises(StorageUnreachableError):
             asked.head("b")

@@ -75,7 +75,7 @@ def test_only_a_sas_is_checked_before_the_first_request() -> None:
         check_sas(replace(BARE, sas_token=SAS), "d")
 
 
-def test_a_store_after_hurry_is_replaced_by_a_new_one() -> None:
+def test_a_store_after_fail_soon_is_replaced_by_a_new_one() -> None:
     made: list[MemoryStore] = []
 
     def make(account: StorageAccount) -> MemoryStore:
@@ -85,8 +85,8 @@ def test_a_store_after_hurry_is_replaced_by_a_new_one() -> None:
     cluster = Cluster("aml", "aml.yaml", Path("/nowhere"), folders=(FolderEntry("data", BARE, "data"),))
     connections = Connections([cluster], make)
     before = connections.store(BARE.container)
-    connections.hurry()
+    connections.fail_soon()
     # Code that holds the store still uses it; the next transfer of the same project retries as usual.
-    assert (made[0].hurried, made[0].closed) == (1, 0)
+    assert (made[0].failing_soon, made[0].closed) == (1, 0)
     assert connections.store(BARE.container) is not before
-    assert made[1].hurried == 0
+    assert made[1].failing_soon == 0

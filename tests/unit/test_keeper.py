@@ -361,17 +361,3 @@ def test_a_set_that_cannot_be_brought_out_is_a_problem_of_the_round(tmp_path: Pa
     scene = Scene(tmp_path, sets=Broken())
     scene.write("checkpoint/a")
     assert scene.keeper.round().problem == "no right to write"
-
-
-def test_run_goes_on_until_it_is_asked_to_stop(scene: Scene) -> None:
-    stop = threading.Event()
-    seen: list[int] = []
-
-    def told(made: object) -> None:
-        seen.append(1)
-        scene.later(SETTLE)
-        if len(seen) == 3:
-            stop.set()
-
-    scene.keeper.run(stop, told)
-    assert len(seen) == 3

@@ -61,7 +61,7 @@ def test_documents_are_whole_are_replaced_are_created_once_and_go(place: SharedS
     place.remove("shards/0001")
     place.remove("shards/0001")
     assert place.names("shards") == ["0002~a"]
-    place.hurry()
+    place.fail_soon()
     place.remove_all()
     place.remove_all()
     assert place.names("shards") == [] == below.names("shards") and place.read("closing") is None
@@ -131,8 +131,8 @@ def test_a_document_in_a_container_is_a_blob_with_its_md5(container: ContainerSt
     info = blobs.blobs[".blobsync/spread/x/shards/1"].info
     assert (info.md5, info.content_type) == (hashlib.md5(b"two").digest(), "application/json")
     assert container.shown.endswith("/box/.blobsync/spread/x/")
-    container.hurry()
-    assert blobs.hurried == 1
+    container.fail_soon()
+    assert blobs.failing_soon == 1
 
 
 # -- seals ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from urllib3.connection import HTTPConnection
 
 from blobsync.base.errors import CredentialError, LostContactError
 from blobsync.base.socket_owners import listener_behind
-from blobsync.base.trusted_hosts import Trusted, host_of, how_to_trust, may_listen, stranger_text
+from blobsync.base.trusted_hosts import Trusted, host_of, how_to_trust, listener_text, may_listen
 
 # Bytes. A page of a list has a few megabytes, a piece of a log eight.
 MOST_ANSWER = 64 << 20
@@ -51,7 +51,7 @@ def guarded_transport(url: str, trusted: Trusted) -> RequestsTransport:
             if not may_listen(url, found, trusted, outside=True):
                 self.close()
                 raise CredentialError(
-                    f"{stranger_text(url, found)}: your login was not sent there",
+                    f"{listener_text(url, found)}: your login was not sent there",
                     hint=how_to_trust(url, "your own configuration file"),
                 )
 

@@ -64,8 +64,8 @@ from blobsync.base.trusted_hosts import (
     Trusted,
     is_loopback,
     is_plain_loopback,
+    listener_text,
     may_listen,
-    stranger_text,
 )
 from blobsync.base.user_data import listed_in
 from blobsync.config.model import EMULATOR_ACCOUNT
@@ -321,9 +321,9 @@ MAX_BODY = 64 << 20
 OUTAGE_PATIENCE = 300.0
 OUTAGE_VARIABLE = "BLOBSYNC_OUTAGE_SECONDS"
 
-# The same after :meth:`BlobHttp.hurry`, and the time limit of one request then.
-_HURRIED_OUTAGE = 1.0
-_HURRIED = Timeouts(connect=3.0, read=3.0)
+# The same after :meth:`BlobHttp.fail_soon`, and the time limit of one request then.
+_SHORT_OUTAGE = 1.0
+_SHORT_TIMEOUTS = Timeouts(connect=3.0, read=3.0)
 
 _FIRST_CONTACT_TRIES = 3
 # https://learn.microsoft.com/azure/storage/blobs/scalability-targets: over its limits an account answers with 503.
@@ -414,7 +414,7 @@ class BlobHttp:
         self.closing = threading.Event()
         # Set to end all waits for a retry.
         self._woken = threading.Event()
-        self._hurried = threading.Event()
+        self._fails_soon = threading.Event()
         self._line = Line(self._host, emit)
         # Responses so far that asked for fewer requests.
         self.throttled = 0
@@ -504,8 +504,8 @@ class BlobHttp:
             try:
                 response = yield attempt
             except TransportError as error:
-                if error.trouble in (Trouble.TOO_LARGE, Trouble.STRANGER):
-                    raise _too_large(most) if error.trouble is Trouble.TOO_LARGE else self._stranger(error) from error
+                if error.trouble in (Trouble.TOO_LARGE, Trouble.NOT_TRUSTED):
+                    raise _too_large(most) if error.trouble is Trouble.TOO_LARGE else self._untrusted(error) from error
                 waited = time.monotonic() - began if error.trouble in _WAITED_FOR else 0.0
                 failures.trouble = error.trouble
                 if failures.is_last(_WHY.get(error.trouble, NO_CONNECTION), self._most(error.trouble), waited):
@@ -536,8 +536,8 @@ class BlobHttp:
         return False
 
     def _demand_reachable(self, failures: _Failures) -> None:
-        """Raise ``StorageUnreachableError`` for a host that is down after :meth:`hurry`."""
-        if self._hurried.is_set() and self._line.down >= _HURRIED_OUTAGE:
+        """Raise ``StorageUnreachableError`` for a host that is down after :meth:`fail_soon`."""
+        if self._fails_soon.is_set() and self._line.down >= _SHORT_OUTAGE:
             raise self._unreachable(failures.trouble, failures.tries)
 
     def _attempt(
@@ -566,8 +566,8 @@ class BlobHttp:
         return response
 
     def _sleep(self, seconds: float) -> None:
-        if self._hurried.is_set():
-            self.closing.wait(min(seconds, _HURRIED_OUTAGE))
+        if self._fails_soon.is_set():
+            self.closing.wait(min(seconds, _SHORT_OUTAGE))
         else:
             self._woken.wait(seconds)
         if self.closing.is_set():
@@ -591,14 +591,14 @@ class BlobHttp:
         http.signer = SignedAlready()
         return http
 
-    def hurry(self) -> None:
+    def fail_soon(self) -> None:
         """Stop waiting: requests to a host that is down, including those that wait for a retry, fail within seconds.
         Running requests are not aborted."""
-        if self._hurried.is_set():
+        if self._fails_soon.is_set():
             return
-        self._hurried.set()
+        self._fails_soon.set()
         self._older.append(self._transport)
-        self._transport = self._transport_with(_HURRIED)
+        self._transport = self._transport_with(_SHORT_TIMEOUTS)
         self._woken.set()
 
     def close(self) -> None:
@@ -608,7 +608,7 @@ class BlobHttp:
         for transport in (self._transport, *self._older):
             transport.close()
 
-    def _stranger(self, error: TransportError) -> CredentialError:
+    def _untrusted(self, error: TransportError) -> CredentialError:
         return CredentialError(
             f"{error}: nothing was sent there",
             hint=f"check blob_endpoint; if you trust that program: export {TRUSTED_HOSTS_VARIABLE}={self._host}",
@@ -616,7 +616,7 @@ class BlobHttp:
 
     def _most(self, trouble: Trouble) -> int:
         """The maximum number of attempts of a request that fails in this way."""
-        if trouble is Trouble.CERTIFICATE or (self._hurried.is_set() and not self._line.answers):
+        if trouble is Trouble.CERTIFICATE or (self._fails_soon.is_set() and not self._line.answers):
             return 1
         # A wrong host name or port should fail in less than half a minute; a network that worked a
         # moment ago gets more retries.
@@ -689,7 +689,7 @@ def _guard_of(endpoint: str, environ: Mapping[str, str], trusted: Trusted | None
         found = listener_behind(connection, environ)
         hosts = trusted or (lambda: listed_in(environ, TRUSTED_HOSTS_VARIABLE))
         if not may_listen(endpoint, found, hosts, outside=outside):
-            raise TransportError(Trouble.STRANGER, stranger_text(endpoint, found))
+            raise TransportError(Trouble.NOT_TRUSTED, listener_text(endpoint, found))
 
     return demand_trusted
 

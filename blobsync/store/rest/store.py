@@ -366,9 +366,9 @@ class RestBlobStore:
         """Drop idle connections; requests that wait for a retry fail at once."""
         self._http.close()
 
-    def hurry(self) -> None:
+    def fail_soon(self) -> None:
         """See the protocol."""
-        self._http.hurry()
+        self._http.fail_soon()
 
     # -- reading ------------------------------------------------------------------------------------------
 

@@ -42,14 +42,14 @@ class Trouble(enum.Enum):
     PROXY = enum.auto()
     BROKEN = enum.auto()
     TOO_LARGE = enum.auto()
-    STRANGER = enum.auto()
+    NOT_TRUSTED = enum.auto()
 
 
 # The request was not sent in these cases.
 NOT_CONNECTED = frozenset(
     {
         *(Trouble.NO_HOST, Trouble.REFUSED, Trouble.CONNECT_TIMEOUT, Trouble.TLS, Trouble.CERTIFICATE, Trouble.PROXY),
-        Trouble.STRANGER,
+        Trouble.NOT_TRUSTED,
     }
 )
 

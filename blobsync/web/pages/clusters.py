@@ -23,7 +23,7 @@ from blobsync.web.render import fragment, page
 _BADGES = {CheckStatus.OK: "good", CheckStatus.UNTRIED: "", CheckStatus.WARN: "warn", CheckStatus.FAIL: "bad"}
 
 
-class _Told(NamedTuple):
+class _Remark(NamedTuple):
     """A warning about a file; ``jobs_only``: ``submit`` refuses it, transfers do not."""
 
     message: str
@@ -31,11 +31,11 @@ class _Told(NamedTuple):
     jobs_only: bool = False
 
 
-def _told(item: CheckedFile, environ: Mapping[str, str]) -> list[_Told]:
+def _remarks(item: CheckedFile, environ: Mapping[str, str]) -> list[_Remark]:
     """In the order of the lines, as ``config check``."""
     refused = refusals(item.cluster, environ) if item.cluster else ()
-    told = [*map(_Told, item.warnings), *(_Told(error.message, error.hint, jobs_only=True) for error in refused)]
-    return sorted(told, key=lambda each: line_in(item.file, each.message))
+    remarks = [*map(_Remark, item.warnings), *(_Remark(error.message, error.hint, jobs_only=True) for error in refused)]
+    return sorted(remarks, key=lambda each: line_in(item.file, each.message))
 
 
 def _show(request: Request) -> Response:
@@ -53,7 +53,7 @@ def _page(request: Request, examined: str, checks: tuple[CheckResult, ...]) -> R
         names=cluster_names(source.root),
         by_name=by_name,
         files=checked,
-        told={item.file: _told(item, source.environ) for item in checked},
+        remarks={item.file: _remarks(item, source.environ) for item in checked},
         examined=examined,
         checks=[(each, _BADGES[each.status]) for each in checks],
     )
