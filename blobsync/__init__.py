@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         DiskFullError as DiskFullError,
         DiskTooSmallError as DiskTooSmallError,
         TrashTooSmallError as TrashTooSmallError,
+        UndoImpossibleError as UndoImpossibleError,
         EmulatorError as EmulatorError,
         ExitCode as ExitCode,
         FailureCode as FailureCode,

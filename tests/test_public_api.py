@@ -248,4 +248,12 @@ def test_the_page_about_python_names_every_call_and_field(value: type) -> None:
     names = {name for one in value.__mro__ if one.__module__.startswith("blobsync") for name in vars(one)}
     missing = {name for name in names if not name.startswith("_") and not re.search(rf"\b{name}\b", text)}
     # For those who build on them, not for callers.
-    assert missing <= {"with_cluster", "connections", "state", "features", "features_in", "settles_both_ends"}
+    assert missing <= {
+        "with_cluster",
+        "connections",
+        "state",
+        "features",
+        "features_in",
+        "recovery",
+        "settles_both_ends",
+    }

@@ -53,8 +53,9 @@ class RemoteState:
     """A blob as a listing shows it. ``md5`` is its Content-MD5 property, None if it has none.
 
     ``tier`` is the access tier if it was set explicitly, empty if it was not, None if unknown. ``crc64`` is that of the
-    bytes (CRC-64/NVME, 8 bytes from the great end), None if unknown. Two states that differ only in these two are
-    equal: a tier is not content, and no listing shows a CRC64.
+    bytes (CRC-64/NVME, 8 bytes from the great end), None if unknown. ``version`` names an earlier version, which a copy
+    brings back, or is ``DELETED``. Two states that differ only in these three are equal: a tier is not content, and no
+    listing shows a CRC64.
     """
 
     size: int
@@ -62,7 +63,11 @@ class RemoteState:
     md5: bytes | None = None
     tier: str | None = field(default=None, compare=False)
     crc64: bytes | None = field(default=None, compare=False)
+    version: str = field(default="", compare=False)
 
+
+# In place of a version: the blob is deleted, and the service still keeps it.
+DELETED = "deleted"
 
 FileState = LocalState | RemoteState
 

@@ -36,6 +36,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("resolve",), "look", "Show where a path lives, and why."),
             Word(("url",), "look", "Make a URL that opens a blob for a limited time."),
             Word(("rm",), "remove", "Delete blobs, after asking."),
+            Word(("undo",), "undo", "Take back what a transfer or removal replaced, deleted and created."),
             Word(("trash",), "trash", "List, restore or delete the local files that transfers replaced."),
         ),
     ),

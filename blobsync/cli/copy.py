@@ -170,7 +170,7 @@ def plan(
         raise UsageError("--save and --source cannot be combined", hint="give the source a cluster file, and use -f")
     if save:
         project.save_plan(made, save)
-    return _shown_plan(session, project, made, full=full)
+    return shown_plan(session, project, made, full=full)
 
 
 def apply(
@@ -194,7 +194,7 @@ def apply(
         _tell_of_others(session, project, paths, asks=not yes)
         with project.planning(saved.direction, paths):
             made = with_consent(session, project, lambda: project.load_plan(saved))
-    return _carry_out(session, project, made, yes=yes, full=full)
+    return carried_out(session, project, made, yes=yes, full=full)
 
 
 def verify(
@@ -270,12 +270,12 @@ def _transfer(
 
             made = settled(session, project, made)
     if dry_run:
-        return _shown_plan(session, project, made, full=full)
+        return shown_plan(session, project, made, full=full)
     if session.verbose:
         from blobsync.cli.reports import plan_summary
 
         session.note(plan_summary(made, verbose=True))
-    return _carry_out(session, project, made, yes=yes, full=full)
+    return carried_out(session, project, made, yes=yes, full=full)
 
 
 def _is_for_good(session: Session, made: TransferPlan, *, asks: bool) -> bool:
@@ -332,7 +332,8 @@ def _plan(
     return made
 
 
-def _shown_plan(session: Session, project: Project, made: TransferPlan, *, full: bool) -> Result:
+def shown_plan(session: Session, project: Project, made: TransferPlan, *, full: bool) -> Result:
+    """The answer with what a plan would do."""
     from blobsync.cli.reports import feature_lines, files_shown, plan_data, plan_lines
 
     left = (*made.refusals, *made.conflicts, *made.unreadable)
@@ -346,7 +347,8 @@ def _shown_plan(session: Session, project: Project, made: TransferPlan, *, full:
     return Result(plan_data(made, records, accounts), (), left, code)
 
 
-def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: bool, full: bool) -> Result:
+def carried_out(session: Session, project: Project, made: TransferPlan, *, yes: bool, full: bool) -> Result:
+    """Carry out a plan, after asking whether to delete."""
     if made.options.detach and made.files_to_transfer:
         return _detach(project, made)
     from blobsync.cli.reports import deletion_lines, files_shown, result_data, result_lines
@@ -359,9 +361,10 @@ def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: b
     made.demand_allowed()
     if deletions and not yes:
         size = size_text(made.size(Action.DELETE))
+        whose = f"that {made.undoes} created" if made.undoes else "that the source does not have"
         from blobsync.cli.confirm import confirm
 
-        confirm(session, f"delete {count_text(deletions, 'file')}, {size}, that the source does not have?")
+        confirm(session, f"delete {count_text(deletions, 'file')}, {size}, {whose}?")
     if made.bytes_to_transfer >= _LARGE:
         from blobsync.base.allocator import keep_freed_memory
 

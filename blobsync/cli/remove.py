@@ -53,6 +53,8 @@ def rm(
     if not yes:
         for place in places:
             session.note(place)
+        for container in sorted({each.place.remote.container for each in deletions}):
+            session.note(project.recovery(container))
         confirm(session, f"delete {what}?")
     return _removed(project.remove(deletions), data)
 

@@ -17,6 +17,7 @@ PLATFORMS = ("local", "slurm", "aml", "itp", "singularity", "kubernetes")
 GONE_PLATFORMS = ("philly", "batchai")
 AUTH_CHOICES = ("sas", "key", "identity")
 RELAY_CHOICES = ("ask", "auto")
+UNDO_CHOICES = ("required", "optional")
 ENGINE_CHOICES = ("auto", "azcopy", "direct", "relay")
 FOLDER_MODES = ("link", "mount", "ro_mount", "download", "upload")
 
@@ -283,6 +284,7 @@ PHILLY_MARKS = frozenset({"vc", "vc_type", "blob_mount_point", "blob_mount_info"
 _OURS: Mapping[str, Key] = {
     "relay": one_of(*RELAY_CHOICES),
     "trash": Key(Kind.MAPPING, keys=TRASH),
+    "undo": one_of(*UNDO_CHOICES),
     "engine": one_of(*ENGINE_CHOICES),
     "ignore": TEXTS,
     "max_file_size": Key(Kind.SIZE),

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import itertools
 from contextlib import suppress
+from urllib.parse import quote
 
 from blobsync.base.errors import PreconditionFailedError, StorageError
-from blobsync.base.file_states import RemoteState
+from blobsync.base.file_states import DELETED, RemoteState
 from blobsync.base.redaction import SasToken
 from blobsync.direct.pool import MIB, FileJob, RunState
 from blobsync.direct.reads import changed_while_read, demand_version, naming_the_source, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob
-from blobsync.store.protocol import CopiedBlob
+from blobsync.store.protocol import CopiedBlob, UndeletingStore
 from blobsync.transfer.engines import Moved
 
 # https://learn.microsoft.com/rest/api/storageservices/put-blob-from-url: one request copies up to 5,000 MiB
 # (and the answer waits for it); a block from a URL up to 4,000 MiB. Smaller ones run side by side.
 SERVER_SIDE = BlockSizes(single=256 * MIB, block=64 * MIB)
+# One request keeps the properties of an earlier version, too.
+_OF_A_VERSION = BlockSizes(single=5000 * MIB, block=64 * MIB)
 
 
 class CopyJob(FileJob):
@@ -35,12 +38,15 @@ class CopyJob(FileJob):
         sizes: BlockSizes = SERVER_SIDE,
     ) -> None:
         super().__init__(run, action)
-        self._sizes = sizes
+        self._past = action.source.version if isinstance(action.source, RemoteState) else ""
+        self._sizes = _OF_A_VERSION if self._past else sizes
         self._from = source.store
         self._to = destination.store
         self._source = source.at(action.path)
         self._name = destination.at(action.target or action.path)
         self._url = str(self._from.container.child(self._source))
+        if self._past and self._past != DELETED:
+            self._url += f"?versionid={quote(self._past)}"
         self._sas = sas
 
     def open(self) -> int:
@@ -57,8 +63,11 @@ class CopyJob(FileJob):
 
     def piece(self) -> None:
         self.run.pace(0)
-        if self._pieces == 1:
+        if self._past == DELETED:
+            self._copied = self._undeleted()
+        elif self._pieces == 1:
             self._copied = self._copy_whole()
+        if self._copied is not None:
             self.count(self._version.size)
             return
         index = next(self._index)
@@ -105,6 +114,15 @@ class CopyJob(FileJob):
     def release(self) -> None:
         """Nothing to close."""
 
+    def _undeleted(self) -> CopiedBlob:
+        """Undelete Blob has no condition, but changes no blob that is there."""
+        assert isinstance(self._to, UndeletingStore), "the plan has looked for deleted blobs"
+        self._to.undelete(self._name)
+        there = self._to.head(self._name)
+        if there is None or (there.size, there.md5) != (self._version.size, self._version.md5):
+            raise changed_while_read(self._name)
+        return CopiedBlob(there.etag, there.md5)
+
     def _copy_whole(self) -> CopiedBlob:
         condition = precondition_of(self.action)
         # The request copies everything but the tier, which the survey has recorded.
@@ -125,7 +143,8 @@ class CopyJob(FileJob):
             there = self._to.head(self._name)
             if there is None or there.md5 is None or (there.size, there.md5) != (self._version.size, self._version.md5):
                 # Emulators return the same error code for a failed condition at either end.
-                demand_version(self._from, self._source, self._version)
+                if not self._past:
+                    demand_version(self._from, self._source, self._version)
                 raise
             return CopiedBlob(there.etag, there.md5)
 

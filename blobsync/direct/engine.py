@@ -67,7 +67,7 @@ FAR_FEW = LineTuning(threads=64, single=ONE_REQUEST, range=MIB)
 
 
 class DirectEngine:
-    """Uploads, downloads, and copies from server to server."""
+    """Uploads, downloads, copies from server to server, and copies out of the trash."""
 
     name = "direct"
 
@@ -139,7 +139,12 @@ class DirectEngine:
 
             sas = self._source_sas(source) if self._source_sas else None
             return _Way(FAR, lambda action: CopyJob(run, action, source, destination, sas))
-        raise ValueError("a move needs a blob at one end")
+        if isinstance(source, LocalLocation) and isinstance(destination, LocalLocation):
+            from blobsync.direct.local_copy import LocalCopyJob
+
+            folder = _folder(run.task, destination)
+            return _Way(NEAR, lambda action: LocalCopyJob(run, action, source, destination, folder))
+        raise ValueError("nothing moves between these ends")
 
     def _download(self, run: RunState, source: OpenBlob, destination: LocalLocation, tuning: LineTuning) -> _Way:
         from blobsync.direct.download import DownloadJob

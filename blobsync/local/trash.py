@@ -138,12 +138,13 @@ class Trash:
             raise UsageError(f"{len(found)} runs could be {wanted!a}", hint="give more of the id")
         return found[0]
 
-    def make_room(self, limits: TrashLimits, size: int, now: float | None = None) -> None:
-        """Remove what is older than the limit, and the oldest runs until ``size`` more bytes fit."""
+    def make_room(self, limits: TrashLimits, size: int, now: float | None = None, *, spared: str = "") -> None:
+        """Remove what is older than the limit, and the oldest runs until ``size`` more bytes fit; not ``spared``."""
         oldest = (time.time() if now is None else now) - limits.days * _DAY
-        runs = self.runs()
-        for run in runs:
+        for run in self.runs():
             size += run.size
+            if run.id == spared:
+                continue
             if run.at < oldest or size > limits.size:
                 self.empty([run])
 

@@ -26,6 +26,7 @@ from blobsync.base.errors import (
     MirrorRefusedError,
     PlanError,
     TrashTooSmallError,
+    UndoImpossibleError,
 )
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.formatting import count_text
@@ -412,7 +413,8 @@ class TransferPlan:
     ``paths`` are the PATHs as given from the project's root, so that a saved plan can be made again and compared before
     it is applied. ``unreadable`` are the paths of the source that could not be read. ``extras`` counts files that only
     the destination has, ``ignored`` those that a folder entry ignores. ``refusals`` say why the plan can be looked at,
-    but not carried out (``--mirror`` would delete too much, a disk is too small).
+    but not carried out (``--mirror`` would delete too much, a disk is too small). ``undoes`` is the id of the
+    run that the plan takes back.
     """
 
     route: Route
@@ -429,6 +431,7 @@ class TransferPlan:
     extras: int = 0
     ignored: int = 0
     refusals: tuple[FileFailure, ...] = ()
+    undoes: str = ""
     created_at: float = field(default=0.0, compare=False)
 
     @property
@@ -493,6 +496,8 @@ class TransferPlan:
     @property
     def command(self) -> str:
         """The words that make the same plan, without its options, from the project's root."""
+        if self.undoes:
+            return shlex.join(["blobsync", "undo", self.undoes, *self.paths])
         far, word = self.from_cluster, "d" if self.route is Route.DOWNLOAD else "u"
         named = far is not None and is_given(far)
         before = ["-f", far] if far is not None and not named else []
@@ -505,11 +510,11 @@ class TransferPlan:
         return f"<TransferPlan {self.route.value} {_some(self.paths)}: {what}>"
 
     def demand_allowed(self) -> None:
-        """Raise ``MirrorRefusedError``, ``DiskTooSmallError`` or ``TrashTooSmallError`` for a plan that must not be
-        carried out."""
+        """Raise ``MirrorRefusedError``, ``DiskTooSmallError``, ``TrashTooSmallError`` or ``UndoImpossibleError`` for a
+        plan that must not be carried out."""
         if self.refusals:
             first = self.refusals[0]
-            kinds: tuple[type[PlanError], ...] = (DiskTooSmallError, TrashTooSmallError)
+            kinds: tuple[type[PlanError], ...] = (DiskTooSmallError, TrashTooSmallError, UndoImpossibleError)
             kind = next((kind for kind in kinds if kind.code is first.code), MirrorRefusedError)
             raise kind(first.message, hint=first.hint, path=first.path)
 
@@ -632,6 +637,10 @@ class TransferResult:
 
 
 def _conflict_hint(route: Route, action: FileAction) -> str:
+    if action.reason is Reason.CHANGED_SINCE:
+        return "it is somebody's work by now; 'blobsync history --path PATH' shows whose, if it was done from here"
+    if action.reason is Reason.NOT_KEPT:
+        return "if somebody has a copy of the file, upload that"
     if action.reason is Reason.ONE_FILE_HERE:
         return "replace the symlink with a separate folder or file, or --exclude one of the two names"
     # The missing MD5s are those of blobs: other tools upload large files without one.

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.errors import BlobsyncError, StorageError, UsageError
+from blobsync.base.errors import BlobsyncError, FileFailure, StorageError, UndoImpossibleError, UsageError
 from blobsync.base.events import Listener, LoggingListener, Note, Phase, SilentListener, notes_to, together
 from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.base.redaction import redact
@@ -387,15 +387,40 @@ class Project:
 
     def _carry_out(self, plan: TransferPlan) -> TransferResult:
         from blobsync.project.logbook import entry_of, is_worth_logging, logged, transfer_begun, upload_receipts
+        from blobsync.transfer.ledger import remove_begun
 
         if not is_worth_logging(plan):
             return self._move(plan)
-        entry = transfer_begun(plan, self.command_line)
+        entry, begun = transfer_begun(plan, self.command_line), self._begun(plan)
+        if begun is not None:
+            entry = replace(entry, receipt=begun.name)
         with logged(self._logbook.log, entry) as end, self._recorded(entry):
             result = self._move(plan, self._keeping(plan, entry.id))
             end(entry_of(entry, result))
+        if result.receipt is not None:
+            remove_begun(begun)
         upload_receipts(result, self.connections, notes_to(self.listener))
         return result
+
+    def _not_undone(self, plan: TransferPlan) -> Iterator[FileFailure]:
+        """Refusals by ``undo: required``."""
+        from blobsync.project.undo import demands_undo, not_undone, written_over
+
+        for container, replaces in written_over(plan).items() if demands_undo(self.cluster) else ():
+            yield from not_undone(container, self.features(container, afresh=True), replaces=replaces)
+
+    def _begun(self, plan: TransferPlan) -> Path | None:
+        """A record of what the plan replaces and deletes, for who undoes a run that is killed; None if none is written:
+        of a large plan, which would take long, and where nothing outlives this process."""
+        if plan.is_large or not self.state.lasting:
+            return None
+        from blobsync.transfer.ledger import write_begun
+
+        try:
+            return write_begun(self.state.folder("receipts"), plan)
+        except OSError as error:
+            self._note(f"this run cannot be undone if it is killed: {error.strerror}")
+            return None
 
     def _keeping(self, plan: TransferPlan, id: str) -> Path | None:
         """The folder of the trash for the local files that the plan replaces and deletes; None if there are none."""
@@ -406,8 +431,44 @@ class Project:
         size, trash = sum(going(plan)), trash_of(self.state)
         if not size:
             return None if plan.options.no_trash else trash.of_run(id)
-        trash.make_room(limits_of(self.cluster), size)
+        trash.make_room(limits_of(self.cluster), size, spared=plan.undoes)
         return trash.of_run(id)
+
+    def plan_undo(self, id: str, paths: Paths = ()) -> TransferPlan:
+        """What takes the run ``id`` of the history back: what it replaced or deleted comes back, what it created goes.
+
+        All of it, or what is at or below ``paths``; a file that was changed since is left alone, as a conflict. Carry
+        it out with :meth:`carry_out`. Raises ``NothingMatchedError``, and ``UsageError`` if its receipt is gone.
+        """
+        from blobsync.plan.undoing import touched_files
+        from blobsync.project.trash import limits_of, too_much, trash_of
+        from blobsync.project.undo import Undoing, plan_undo
+
+        self.listener.emit(Phase("surveying"))
+        entry = self.find_transfer(id)
+        if entry.cluster != self.cluster.name:
+            raise UsageError(f"{entry.id} was a run with the cluster {entry.cluster}", hint=f"-c {entry.cluster}")
+        receipt = self.receipt(entry)
+        if receipt is None:
+            raise UsageError(
+                f"what {entry.id} did is not on record any more, or it had not begun to move files",
+                hint=f"'blobsync history {entry.id}' shows what is known",
+            )
+        try:
+            touched = list(touched_files(receipt))
+        except (ValueError, TypeError, LookupError) as error:
+            raise UsageError(f"the receipt of {entry.id} is damaged: {error}") from error
+        chosen = [self._from_root(path) for path in one_or_many(paths, or_none=True)]
+        run = Undoing(
+            entry.id,
+            replace(self._open_context, stop=self._stop),
+            trash_of(self.state).of_run(entry.id),
+            lambda path: self.resolve(f"{self.root}/{path}"),
+            lambda end: self.features(end.in_container().container, afresh=True),
+            self.listener.emit,
+        )
+        plan = plan_undo(run, touched, chosen)
+        return replace(plan, refusals=too_much(plan, limits_of(self.cluster)))
 
     def restore(self, id: str, paths: Paths = (), *, overwrite: bool = False) -> Restored:
         """Put local files that the run ``id`` replaced or deleted back in their places, from the trash: all, or those
@@ -538,7 +599,8 @@ class Project:
                 raise
         ends = [part.destination for part in plan.parts_with(Action.DELETE)]
         emptied = {end.container for end in ends if isinstance(end, BlobLocation)}
-        plan = replace(plan, warnings=(*plan.warnings, *map(self._recovery, sorted(emptied))))
+        plan = replace(plan, warnings=(*plan.warnings, *map(self.recovery, sorted(emptied))))
+        plan = replace(plan, refusals=(*plan.refusals, *self._not_undone(plan)))
         if replaces_unverified(options) and not options.no_trash:
             from blobsync.project.trash import limits_of, too_much
 
@@ -591,7 +653,7 @@ class Project:
         account = self.connections.account
         return {each: self.features(each) for each in sorted(containers) if not account(each).is_source}
 
-    def _recovery(self, container: BlobContainer) -> str:
+    def recovery(self, container: BlobContainer) -> str:
         """Whether what is deleted from a container can be had back, and how: one sentence."""
         return f"{container} {self.features(container, afresh=True).recovery}"
 
@@ -836,14 +898,29 @@ class Project:
         """Delete these blobs, and write a receipt that names them."""
         from blobsync.project import removal
         from blobsync.project.logbook import logged
+        from blobsync.transfer.ledger import remove_begun
 
         folder = self.state.folder("receipts")
+        self._demand_undo(deletions)
         entry = removal.removal_begun(deletions, self.cluster.name, self.command_line)
+        begun = removal.write_begun(deletions, folder, self.cluster.name)
+        if begun is not None:
+            entry = replace(entry, receipt=begun.name)
         with self._reporting(on_progress), logged(self._logbook.log, entry) as end, self._recorded(entry):
             index, name = self._open_context.index, self.cluster.name
             done = removal.remove(self.connections, index, deletions, self.listener, folder, name, self._stop)
             end(done.entry(entry))
+            if done.receipt is not None:
+                remove_begun(begun)
             return done
+
+    def _demand_undo(self, deletions: Sequence[removal.Deletion]) -> None:
+        """Raise ``UndoImpossibleError`` by ``undo: required``."""
+        from blobsync.project.undo import demands_undo, not_undone
+
+        for container in {each.place.remote.container for each in deletions} if demands_undo(self.cluster) else ():
+            for refusal in not_undone(container, self.features(container, afresh=True), replaces=False):
+                raise UndoImpossibleError(refusal.message, hint=refusal.hint, path=refusal.path)
 
     # -- links ----------------------------------------------------------------------------------------------
 

@@ -57,10 +57,10 @@ KILLED = "killed"
 class TransferEntry:
     """One transfer or removal. Times in seconds since 1970, ``seconds`` is the duration.
 
-    ``kind`` is ``upload``, ``download``, ``copy`` or ``rm``; ``mirror``: it also deleted what its source did not
-    have. ``result`` is ``done``, ``partial``, ``failed``, ``cancelled``, ``running``, or ``killed`` for one that ended
-    without a result. Counts are files; ``problem`` is why it failed as a whole. ``receipt`` names the file that lists
-    every file of it.
+    ``kind`` is ``upload``, ``download``, ``copy``, ``rm`` or ``undo``; ``mirror``: it also deleted what its source did
+    not have. ``result`` is ``done``, ``partial``, ``failed``, ``cancelled``, ``running``, or ``killed`` for one that
+    ended without a result. Counts are files; ``problem`` is why it failed as a whole. ``receipt`` names the file that
+    lists every file of it.
     """
 
     kind: str
@@ -455,13 +455,15 @@ def transfer_kind(direction: Direction, *, copies: bool) -> str:
 def transfer_begun(plan: TransferPlan, command: str) -> TransferEntry:
     """The entry of a transfer that begins now; ``command`` is empty without a command line."""
     return TransferEntry(
-        kind=transfer_kind(plan.route.direction, copies=plan.route not in (Route.UPLOAD, Route.DOWNLOAD)),
+        kind="undo"
+        if plan.undoes
+        else transfer_kind(plan.route.direction, copies=plan.route not in (Route.UPLOAD, Route.DOWNLOAD)),
         paths=plan.paths,
         command=command or plan.command,
         cluster=plan.cluster,
         from_cluster=plan.from_cluster,
         engine=plan.engine.name,
-        mirror=plan.options.mirror,
+        mirror=plan.options.mirror and not plan.undoes,
         planned=plan.files_to_transfer,
         unchanged=plan.count(Action.UNCHANGED),
         conflicts=plan.count(Action.CONFLICT),
@@ -477,7 +479,7 @@ def entry_of(entry: TransferEntry, result: TransferResult, word: str | None = No
         deleted=result.deleted,
         failed=len(result.failures),
         bytes=result.bytes_transferred,
-        receipt=result.receipt.name if result.receipt else None,
+        receipt=result.receipt.name if result.receipt else entry.receipt,
     )
     return replace(ended, seconds=round(result.seconds, 3))
 

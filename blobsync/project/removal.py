@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -73,7 +74,7 @@ class Removal:
     def entry(self, begun: TransferEntry) -> TransferEntry:
         """The entry in the log."""
         word = "done" if not self.failures else "partial" if self.gone else "failed"
-        name = self.receipt.name if self.receipt else None
+        name = self.receipt.name if self.receipt else begun.receipt
         deleted, failed = len(self.gone), len(self.failures)
         return begun.ended(word, deleted=deleted, failed=failed, bytes=self.bytes_deleted, receipt=name)
 
@@ -199,6 +200,17 @@ def remove(
         if result.gone or result.unsure or result.failures:
             receipt = _leave_receipt(result, deletions, listener, receipt_folder, cluster, interrupted=not whole)
     return Removal(tuple(result.gone), tuple(result.unsure), tuple(result.failures), receipt)
+
+
+def write_begun(deletions: Sequence[Deletion], folder: Path, cluster: str) -> Path | None:
+    """A receipt of what is about to be deleted, for who undoes a removal that is killed; None if none is written."""
+    planned = [
+        (shown(blob.name), blob) for each in deletions for shown in [_shown_at(each.place)] for blob in each.blobs
+    ]
+    places = [str(each.place.remote) for each in deletions]
+    with suppress(OSError):
+        return ledger.write_removal(folder, cluster, places, ledger.Deletions((), planned), (), interrupted=True)
+    return None
 
 
 @dataclass(slots=True)

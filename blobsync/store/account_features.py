@@ -39,15 +39,10 @@ class AccountFeatures:
     def recovery(self) -> str:
         """Whether and how what is deleted or replaced can be had back: the end of a sentence about the container."""
         if self.versioning:
-            return (
-                "keeps versions: restore a deleted blob by copying its last version back"
-                " (az storage blob list --include v, then az storage blob copy start --source-uri URL?versionid=...)"
-            )
+            return "keeps versions: 'blobsync undo' brings back what is replaced or deleted"
         if self.soft_delete_days:
-            return (
-                f"keeps deleted blobs for {count_text(self.soft_delete_days, 'day')}: restore them with"
-                " 'az storage blob undelete', or in the portal"
-            )
+            how = "the portal restores them" if self.hns else "'blobsync undo' brings them back, but no replaced ones"
+            return f"keeps deleted blobs for {count_text(self.soft_delete_days, 'day')}: {how}"
         if self.soft_delete_days == 0 and self.versioning is False:
             return "has neither versioning nor soft delete: deleted blobs cannot be restored"
         return "may keep deleted blobs or not: this credential cannot read whether they can be restored"

@@ -381,3 +381,16 @@ class VersionedStore(Protocol):
     ) -> AbstractContextManager[BlobReader]:
         """Get Blob of one version; raises ``BlobNotFoundError``."""
         ...
+
+
+@runtime_checkable
+class UndeletingStore(Protocol):
+    """A store that brings deleted blobs back, where the account keeps them."""
+
+    def list_deleted(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """The blobs below ``prefix`` that are deleted, and that soft delete still keeps."""
+        ...
+
+    def undelete(self, name: str) -> None:
+        """Undelete Blob: a deleted blob is as it was; raises ``BlobNotFoundError``. With versions, none comes back."""
+        ...

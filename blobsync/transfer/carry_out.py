@@ -667,6 +667,9 @@ def _written_before(ledger: Ledger, action: FileAction) -> Moved | None:
 
 def _source_now(run: _Run, ledger: Ledger, action: FileAction) -> FileState | None:
     source = ledger.part.source
+    if isinstance(action.source, RemoteState) and action.source.version:
+        # An earlier version of the blob stays as it is.
+        return action.source
     if isinstance(source, LocalLocation):
         try:
             # What the plan would leave out by now is not tried again: a link that is not to be followed, a pipe.

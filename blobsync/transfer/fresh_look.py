@@ -110,7 +110,7 @@ def _look_by_head(end: OpenBlob, names: dict[str, str], emit: Emit, stop: StopRe
 def _look_by_listing(end: OpenBlob, names: dict[str, str], emit: Emit) -> dict[str, FileState]:
     wanted = {end.at(name): path for path, name in names.items()}
     found: dict[str, FileState] = {}
-    for count, blob in enumerate(end.store.list_blobs(_folder_of_all(wanted)), 1):
+    for count, blob in enumerate(end.store.list_blobs(folder_of_all(wanted)), 1):
         if count % 1000 == 0:
             emit(Looked(1000))
         path = wanted.get(blob.name)
@@ -119,7 +119,7 @@ def _look_by_listing(end: OpenBlob, names: dict[str, str], emit: Emit) -> dict[s
     return found
 
 
-def _folder_of_all(names: Collection[str]) -> str:
+def folder_of_all(names: Collection[str]) -> str:
     """The deepest folder that contains all of these blobs, so that nothing else is listed."""
     common = os.path.commonprefix([*names])  # noqa: RUF071 - cut at its last slash in the next line
     return common[: common.rfind("/") + 1]
@@ -141,8 +141,6 @@ def arrived_anyway(part: LivePart, actions: Sequence[FileAction], stop: StopRequ
     end, source = part.destination, part.source
     if isinstance(source, OpenBlob):
         return [Moved(action, source=action.source) for action, _ in unreported(part, actions, stop)]
-    if isinstance(end, LocalLocation):
-        raise ValueError("a move needs a blob at one end")
     states = states_at_destination(end, [Moved(action) for action in actions], lambda event: None, stop)
     there = [action for action in actions if action.path in states]
     read = side_by_side(lambda each: (each, hash_file(source.at(each.path))), there, reading_threads(), stop)

@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -34,7 +35,7 @@ from blobsync.local.os_errors import LOST, local_error
 from blobsync.local.sorted_runs import Spill, Spool
 from blobsync.plan.pairing import source_is_near
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferResult
+from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan, TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobProperties
 from blobsync.transfer.engines import Moved
@@ -369,6 +370,29 @@ class CollectedReceipts:
         return _write(folder, head, lists, wait if len(self._gone) or len(self._unsure) else None)
 
 
+def write_begun(folder: Path, plan: TransferPlan) -> Path:
+    """Write what a run is about to replace and to delete, for who undoes one that was killed: a receipt of what is
+    planned, which the run's own takes the place of. Raises ``OSError``."""
+
+    def files(*kinds: Action) -> Iterator[dict[str, object]]:
+        for part, action in plan.each():
+            if action.action in kinds:
+                was = action.source if action.action is Action.ADOPT else action.destination
+                route = part.route.opposite if action.action is Action.ADOPT else part.route
+                yield {"path": part.shown(action), "replaced": _replaced(was), "route": route.value}
+
+    head = {**_stamp(), "route": plan.route.value, "cluster": plan.cluster, "interrupted": True}
+    lists = {"planned_files": files(Action.TRANSFER, Action.ADOPT), "planned_deletions": files(Action.DELETE)}
+    return _write(folder, head, lists, None)
+
+
+def remove_begun(begun: Path | None) -> None:
+    """Remove the record of a run that has ended with a receipt."""
+    if begun is not None:
+        with suppress(OSError):
+            begun.unlink()
+
+
 class _Entries(Generic[_T]):
     """One list of the receipt; ``form`` converts each added item to an entry."""
 
@@ -521,7 +545,7 @@ def _file(verified: tuple[LivePart, Moved]) -> dict[str, object]:
 
 def _deletion(deleted: tuple[LivePart, FileAction]) -> dict[str, object]:
     part, action = deleted
-    return _deleted(part.shown(action), action.destination or action)
+    return {**_deleted(part.shown(action), action.destination or action), "route": part.route.value}
 
 
 def _replaced(was: FileState | None) -> dict[str, object] | None:

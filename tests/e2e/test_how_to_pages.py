@@ -29,11 +29,11 @@ def test_a_deleted_blob_comes_back_and_doctor_speaks_of_recovery(project: Projec
     write_tree(project.data, _FILES)
     assert project.run("u", "data").code == 0
     container.blob("data/voc20/labels.txt").delete_blob()
-    verify, upload, doctor, download, *_ = _commands("../undo")
+    verify, upload, download = (words for words in _commands("../undo") if words[0] in ("verify", "u", "d"))
     shown = project.run(*verify)
     assert (shown.code, shown.out.splitlines()[0]) == (3, "local only: data/voc20/labels.txt"), str(shown)
     assert project.run(*upload).out.startswith("uploaded 1 file, 3 B")
-    assert "recovery: " in project.run(*doctor).out
+    assert "recovery: " in project.run("doctor").out
     assert project.run(*download).code == 0
     assert container.contents("data/") == hashes(_FILES)
 

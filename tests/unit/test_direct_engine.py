@@ -17,6 +17,7 @@ from blobsync.base.locations import LocalLocation
 from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.direct.engine import FAR, FAR_FEW, NEAR, DirectEngine
 from blobsync.direct.pool import MIB
+from blobsync.local.files import hash_file
 from blobsync.local.resume_records import BlockJournal
 from blobsync.plan.blocks import ONE_REQUEST
 from blobsync.plan.transfer_plan import Route
@@ -358,12 +359,16 @@ def test_nothing_to_move_moves_nothing(tmp_path: Path) -> None:
     assert moved_by(store.engine(), download(store, "p", tmp_path, [])) == CollectedReport()
 
 
-def test_from_a_folder_to_a_folder_is_no_move(tmp_path: Path) -> None:
-    task = upload(files(tmp_path, {"a": 1}), MemoryStore(), "p")
-    here = LocalLocation(tmp_path)
-    nowhere = task._replace(part=live_part(Route.UPLOAD, here, here))
-    with pytest.raises(ValueError, match="a move needs a blob at one end"):
-        moved_by(DirectEngine(), nowhere)
+def test_from_a_folder_to_a_folder_files_are_copied_with_their_times(tmp_path: Path) -> None:
+    task = upload(files(tmp_path / "from", {"a": 3, "sub/b": 0}), MemoryStore(), "p")
+    os.utime(tmp_path / "from/a", ns=(5, 7))
+    ends = LocalLocation(tmp_path / "from"), LocalLocation(tmp_path / "to")
+    actions = tuple(replace(each, source=LocalState.of(os.stat(ends[0].at(each.path)))) for each in task.actions)
+    report = moved_by(DirectEngine(), task._replace(part=live_part(Route.DOWNLOAD, *ends), actions=actions))
+    assert {each.action.path: each.destination for each in report.moved} == {
+        each.path: hash_file(tmp_path / "to" / each.path) for each in actions
+    }
+    assert ((tmp_path / "to/a").read_text(), (tmp_path / "to/a").stat().st_mtime_ns) == ("aaa", 7)
 
 
 @pytest.mark.parametrize("key", [SasToken("sv=1&sig=x"), None])

@@ -397,9 +397,3 @@ def test_blobs_whose_content_cannot_be_read_are_not_known_to_be_equal() -> None:
 
     one.before = two.before = refuse
     assert written_before(task.part, planned) is None
-
-
-def test_no_copy_goes_from_disk_to_disk(tmp_path: Path) -> None:
-    (planned,) = (task := upload(tmp_path, MemoryStore(), "p", ["a"])).actions
-    with pytest.raises(ValueError, match="a blob at one end"):
-        written_before(replace(task.part, destination=task.part.source), planned)

@@ -181,6 +181,7 @@ READ_IN: Mapping[str, str] = {
     "max_nodes": "jobspec/describe.py",
     "engine": "project/engine_set.py",
     "trash": "project/trash.py",
+    "undo": "project/undo.py",
     "trash.days": "project/trash.py",
     "trash.size": "project/trash.py",
     "retries": "jobs/service.py",

@@ -144,7 +144,7 @@ def test_the_receipt_names_what_was_deleted(command: str, world: World) -> None:
     (gone,) = receipt(result)["deleted_files"]
     if command == "u":
         md5 = hashlib.md5(b"only there").hexdigest()
-        assert gone == {"path": "data/there", "size": 10, "md5": md5, "etag": etag}
+        assert gone == {"path": "data/there", "size": 10, "md5": md5, "etag": etag, "route": "upload"}
     else:
         assert (gone["path"], gone["size"]) == ("data/here", 9)
     assert receipt(result)["deletions_not_known"] == []

@@ -205,10 +205,11 @@ def test_what_was_deleted_stands_apart_from_what_is_not_known(world: World, tmp_
     gone = Deletions([extra("seen", seen), extra("local", local)], [extra("unseen", unseen)])
     found = read(write(tmp_path, ended(plan), ledger, gone, interrupted=True))
     assert found["deleted_files"] == [
-        {"path": "data/x/seen", "size": 4, "md5": MD5.hex(), "etag": "0xE"},
-        {"path": "data/x/local", "size": 6, "md5": None, "etag": None},
+        {"path": "data/x/seen", "size": 4, "md5": MD5.hex(), "etag": "0xE", "route": "upload"},
+        {"path": "data/x/local", "size": 6, "md5": None, "etag": None, "route": "upload"},
     ]
-    assert found["deletions_not_known"] == [{"path": "data/x/unseen", "size": 8, "md5": None, "etag": None}]
+    unknown = {"path": "data/x/unseen", "size": 8, "md5": None, "etag": None, "route": "upload"}
+    assert found["deletions_not_known"] == [unknown]
 
 
 def test_several_transfers_make_one_receipt_that_holds_the_files_of_all(world: World, tmp_path: Path) -> None:

@@ -368,6 +368,7 @@ def data_answers(job: Schema) -> Mapping[str, Sequence[Schema]]:
         "resolve": (record({"paths": list_of(_PLACE)}),),
         "url": (record({"urls": list_of(_LINK), "warnings": list_of(TEXT)}),),
         "rm": (record(_REMOVED, {"receipt": RECEIPT}),),
+        "undo": transfer,
         "trash ls": (record({"runs": list_of(_TRASHED), "bytes": BYTES}),),
         "trash restore": (record({"id": TEXT, "restored": COUNT, "failed": COUNT, "bytes": BYTES}),),
         "trash empty": (record({"ids": list_of(TEXT), "deleted": COUNT, "bytes": BYTES}),),

@@ -143,4 +143,5 @@ def add_condition(headers: dict[str, str], condition: Precondition) -> None:
 
 def with_sas(url: str, sas: SasToken | None) -> str:
     """The value of ``x-ms-copy-source``."""
-    return f"{url}?{sas.reveal()}" if sas else url
+    # A version or a snapshot of a blob has a query already.
+    return f"{url}{'&' if '?' in url else '?'}{sas.reveal()}" if sas else url

@@ -56,6 +56,7 @@ from blobsync.store.rest.xml import (
     block_lists,
     checked_etag,
     decode_md5,
+    deleted_in,
     list_page,
     names_without_content,
     next_marker,
@@ -427,6 +428,17 @@ class RestBlobStore:
         """List Blobs with ``include=versions``; a current blob has no ``version`` where the account keeps none."""
         return (each for each in self._list(prefix, "", "metadata,versions") if isinstance(each, BlobInfo))
 
+    def list_deleted(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """List Blobs with ``include=deleted``: those that have ``Deleted``."""
+        pages = self._pages(prefix, "", "metadata,deleted")
+        return (blob for page in pages for blob in self._understood("listing", deleted_in, page))
+
+    def undelete(self, name: str) -> None:
+        """Undelete Blob."""
+        reply = self._http.send("PUT", self._path(name), {"comp": "undelete"}, _NOTHING, b"")
+        if reply.status != 200:
+            raise self._error(reply, "restore", name)
+
     def open_version(self, name: str, version: str, *, start: int = 0, length: int | None = None) -> RestBlobReader:
         """Get Blob with ``versionid``; a broken connection is resumed."""
         return RestBlobReader(partial(self._get, version=version), name, start, length, None, self._http)
@@ -617,6 +629,14 @@ class RestBlobStore:
         return reply
 
     def _list(self, prefix: str, delimiter: str, include: str = "metadata") -> Iterator[BlobInfo | str]:
+        for page in self._pages(prefix, delimiter, include):
+            try:
+                yield from list_page(page)
+            except BadAnswerError as error:
+                raise StorageError(f"cannot parse the listing of {self._container}: {error}") from error
+
+    def _pages(self, prefix: str, delimiter: str, include: str) -> Iterator[bytes]:
+        """The pages of List Blobs, each of which is fetched while the caller works on the one before."""
         query = {"restype": "container", "comp": "list", "include": include}
         if prefix:
             query["prefix"] = prefix
@@ -627,10 +647,7 @@ class RestBlobStore:
         while page:
             marker = self._understood("listing", markers.after, page)
             coming = Ahead(self._list_page, query, marker) if marker else None
-            try:
-                yield from list_page(page)
-            except BadAnswerError as error:
-                raise StorageError(f"cannot parse the listing of {self._container}: {error}") from error
+            yield page
             page = coming.result() if coming else b""
 
     def _understood(self, what: str, read: Callable[[_S], _T], said: _S) -> _T:

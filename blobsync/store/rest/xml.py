@@ -153,6 +153,14 @@ def kept_days(settings: bytes, most: int) -> int | None:
     return days
 
 
+def deleted_in(page: bytes) -> list[BlobInfo]:
+    """The deleted blobs of a page; no snapshots, and no versions."""
+    listed = ((name, item) for name, item in _listed(page) if item.findtext("Deleted") == "true")
+    return [
+        _blob(name, item) for name, item in listed if not item.findtext("Snapshot") and not item.findtext("VersionId")
+    ]
+
+
 def _listed(page: bytes) -> Iterator[tuple[str, ElementTree.Element]]:
     root, restore = _parse(page)
     blobs = root.find("Blobs")
