@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from blobsync.base.errors import ExitCode
 from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.base.reasons import Reason
 from blobsync.cli.output import fields_of, more_line
+from blobsync.plan.operations import Operations, leaves_account, planned_operations
 from blobsync.plan.transfer_plan import (
     VERBS,
     Action,
@@ -66,6 +67,7 @@ def plan_data(
         "processes": plan.processes.count,
         "processes_why": plan.processes.why,
         "spread": asdict(plan.spread) if plan.spread else None,
+        "operations": asdict(planned_operations(plan)),
         "accounts": [_account_data(container, found) for container, found in accounts.items()],
     }
     if records is None:
@@ -92,8 +94,20 @@ def result_data(result: TransferResult, seconds: float) -> dict[str, Any]:
         **fields_of(result, *_MOVED, "azcopy_job_ids"),
         "failed": len(result.failures),
         "seconds": round(seconds, 3),
+        "operations": asdict(done_operations(result)),
         "receipt": str(result.receipt) if result.receipt else None,
     }
+
+
+def done_operations(result: TransferResult) -> Operations:
+    """What the account was asked: the requests of this process, and by estimate those of other processes."""
+    plan = result.plan
+    kinds = ("write", "list", "read", "delete")
+    done = Operations(*(result.requests.get(kind, 0) for kind in kinds))
+    if plan.engine.name == "azcopy" or plan.processes.count > 1 or plan.spread is not None:
+        planned = planned_operations(plan)
+        done = replace(done, write=done.write + planned.write, read=done.read + planned.read)
+    return replace(done, bytes_out=result.bytes_transferred if leaves_account(plan) else 0)
 
 
 def detached_data(plan: TransferPlan, record: JobRecord) -> dict[str, Any]:
@@ -192,7 +206,15 @@ def plan_summary(plan: TransferPlan, *, verbose: bool) -> str:
     if plan.extras and not plan.options.mirror:
         words.append(f"{plan.extras:,} only at the destination, left there")
     engine = f". Engine: {plan.engine.name}, {plan.engine.why}" if verbose or plan.engine.name != "direct" else ""
-    return f"{'; '.join(words)}{engine}{_processes(plan)}{_nodes(plan)}"
+    asked = f". Requests: {operations_text(planned_operations(plan))}" if verbose else ""
+    return f"{'; '.join(words)}{engine}{_processes(plan)}{_nodes(plan)}{asked}"
+
+
+def operations_text(operations: Operations) -> str:
+    """What the account is asked, in words."""
+    counts = [(count, name) for name, count in asdict(operations).items() if name != "bytes_out"]
+    words = ", ".join(f"{count:,} {name}" for count, name in counts if count) or "none"
+    return f"{words}; {size_text(operations.bytes_out)} leave the account"
 
 
 def _processes(plan: TransferPlan) -> str:

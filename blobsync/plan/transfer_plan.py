@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import islice
@@ -574,7 +574,8 @@ class TransferResult:
     ``bytes_reused``, the rest of these files, were already there from an earlier run or the previous version.
     ``not_compared`` are those of the transferred files that came from outside Azure, from a source that keeps nothing
     that their content could be compared with: their size is right, and the version that was read.
-    ``interrupted``: Ctrl-C ended it, and the rest of the plan was not tried.
+    ``interrupted``: Ctrl-C ended it, and the rest of the plan was not tried. ``requests`` were sent by this process, by
+    their kind: ``write``, ``list``, ``read``, ``delete``.
     """
 
     plan: TransferPlan
@@ -589,6 +590,7 @@ class TransferResult:
     azcopy_job_ids: tuple[str, ...] = ()
     receipt: Path | None = None
     interrupted: bool = False
+    requests: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def conflicts(self) -> tuple[FileFailure, ...]:

@@ -12,6 +12,7 @@ A plan is a value that is made first and carried out in a second step; ``upload`
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -115,6 +116,8 @@ class Project:
         # Set by other processes, or through the handle of a transfer that this project carries out in a thread.
         self._stop = StopRequest()
         self._has_handle = False
+        # The requests of earlier results.
+        self._counted: Counter[str] = Counter()
         # Reads the cluster file again, with the logins of now.
         self._reload: Callable[[], Cluster] = lambda: cluster
         self._transfers: Sequence[Transfer] = ()
@@ -517,6 +520,9 @@ class Project:
                 from blobsync.plan.locked_files import remember_present
 
                 remember_present(context, plan)
+        counted = self.connections.requests()
+        result = replace(result, requests=counted - self._counted)
+        self._counted = counted
         if not result.failures and has_intents(self.state):
             from blobsync.project.killed_runs import forget_killed_runs
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from blobsync.base.errors import BlobsyncError, PlanFileError
 from blobsync.base.file_states import FileState, RemoteState
@@ -97,6 +98,14 @@ def _always_fetched(source: StorageAccount, destination: StorageAccount) -> str:
     return ""
 
 
+@runtime_checkable
+class Counted(Protocol):
+    """A store that counts its requests."""
+
+    @property
+    def requests(self) -> Mapping[str, int]: ...
+
+
 class Connections:
     """Creates stores on first use and keeps them; creating one uses no network."""
 
@@ -111,6 +120,7 @@ class Connections:
         self._why_not_fetched = why_not_fetched
         self._check_rights = check_rights
         self._stores: dict[BlobContainer, BlobStore] = {}
+        self._counting: list[Counted] = []
         self._accounts: dict[BlobContainer, StorageAccount] = {}
         for cluster in clusters:
             code = [cluster.code.account] if cluster.code else []
@@ -130,8 +140,14 @@ class Connections:
     def store(self, container: BlobContainer) -> BlobStore:
         """The store of a container."""
         if container not in self._stores:
-            self._stores[container] = self._connect(self.account(container))
+            store = self._stores[container] = self._connect(self.account(container))
+            if isinstance(store, Counted):
+                self._counting.append(store)
         return self._stores[container]
+
+    def requests(self) -> Counter[str]:
+        """The number of requests of all stores so far: write, list, read, delete."""
+        return sum((Counter(store.requests) for store in self._counting), Counter[str]())
 
     def check(self, location: BlobLocation, needs: str) -> tuple[str, ...]:
         """Check early whether the credential has the needed rights; returns warnings.

@@ -25,7 +25,7 @@ class PastStore(MemoryStore):
     def __init__(self, keeps: str) -> None:
         super().__init__()
         self.keeps = keeps
-        self.versions: list[tuple[str, StoredBlob]] = []
+        self.past: list[tuple[str, StoredBlob]] = []
         self.deleted: dict[str, StoredBlob] = {}
 
     def features(self) -> AccountFeatures:
@@ -34,7 +34,7 @@ class PastStore(MemoryStore):
 
     def list_versions(self, prefix: str = "") -> Iterator[BlobInfo]:
         self._ask("list_versions", prefix)
-        found = self.versions if self.keeps == "versions" else [("", blob) for blob in self.blobs.values()]
+        found = self.past if self.keeps == "versions" else [("", blob) for blob in self.blobs.values()]
         for version, blob in sorted(found, key=lambda each: (each[1].info.name, each[0])):
             if blob.info.name.startswith(prefix):
                 yield blob.info._replace(version=version)
@@ -53,7 +53,7 @@ class PastStore(MemoryStore):
                     self.blobs[name] = self.deleted.pop(name)
 
     def open_version(self, name: str, version: str, *, start: int = 0, length: int | None = None) -> MemoryReader:
-        blob = dict(self.versions)[version]
+        blob = dict(self.past)[version]
         body = blob.body[start:] if length is None else blob.body[start : start + length]
         return MemoryReader(blob.info, blob.properties, body, None)
 
@@ -68,14 +68,14 @@ class PastStore(MemoryStore):
 
     def _keep(self, name: str, body: bytes, md5: bytes | None, properties: BlobProperties) -> BlobInfo:
         info = super()._keep(name, body, md5, properties)
-        self.versions.append((f"2026-11-27T20:00:00.{self._version:07}Z", replace(self.blobs[name])))
+        self.past.append((f"2026-11-27T20:00:00.{self._version:07}Z", replace(self.blobs[name])))
         return info
 
     def _copy_source(self, url: str, etag: str) -> StoredBlob:
         place, _, version = url.partition("?versionid=")
         if not version:
             return super()._copy_source(url, etag)
-        blob = dict(self.versions)[unquote(version)]
+        blob = dict(self.past)[unquote(version)]
         assert str(self.container.child(blob.info.name)) == place
         if etag != blob.info.etag:
             raise PreconditionFailedError("another version", status=412)

@@ -24,6 +24,7 @@ from blobsync.cli.documents.kinds import (
 )
 from blobsync.jobspec.spec import State
 from blobsync.keep.listing import COMPLETE, HALF, NONE, Checkpoint
+from blobsync.plan.operations import Operations
 from blobsync.plan.progress import Progress
 from blobsync.plan.transfer_plan import VERBS, Action, Route, Shape, SpreadPlan
 from blobsync.project.logbook import TransferEntry
@@ -62,7 +63,11 @@ _COUNTS: Mapping[str, Schema] = {
     "warnings": list_of(TEXT),
 }
 RECEIPT = described(maybe(TEXT), "the file that names every file of it")
-TRANSFERRED: Mapping[str, Schema] = {**_COUNTS, "receipt": RECEIPT}
+_OPERATIONS = described(
+    record(of_fields(Operations)),
+    "requests by what accounts charge them as, and bytes that leave; of plans and other processes, by estimate",
+)
+TRANSFERRED: Mapping[str, Schema] = {**_COUNTS, "receipt": RECEIPT, "operations": _OPERATIONS}
 
 _ACTION = record(
     {"path": PATH, "action": _ACTIONS, "reason": choice_of(Reason), "size": BYTES},
@@ -87,6 +92,7 @@ _PLANNED: Mapping[str, Schema] = {
     "bytes_planned": BYTES,
     "bytes_on_record": described(COUNT, "of these, bytes that are already there"),
     "engine_why": TEXT,
+    "operations": _OPERATIONS,
     "estimated_seconds": record({}, {"direct": NUMBER, "azcopy": NUMBER}),
     "processes": COUNT,
     "processes_why": TEXT,

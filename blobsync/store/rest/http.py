@@ -33,6 +33,7 @@ import itertools
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar, cast, final
@@ -418,6 +419,8 @@ class BlobHttp:
         self._line = Line(self._host, emit)
         # Responses so far that asked for fewer requests.
         self.throttled = 0
+        # Requests so far: write, list, read, delete.
+        self.requests: Counter[str] = Counter()
         self._account = container.account
         self.clock = clock
         # What the service called itself in its first answer: the header Server.
@@ -502,6 +505,7 @@ class BlobHttp:
             asked, began = None, time.monotonic()
             attempt = self._attempt(method, path, query, headers, body, most)
             try:
+                self.requests[_kind_of(method, query)] += 1
                 response = yield attempt
             except TransportError as error:
                 if error.trouble in (Trouble.TOO_LARGE, Trouble.NOT_TRUSTED):
@@ -701,6 +705,13 @@ def _outage_patience(environ: Mapping[str, str]) -> float:
     if not (found.isascii() and found.isdigit()):
         raise UsageError(f"{OUTAGE_VARIABLE}={found}: not a number of seconds", hint=f"unset {OUTAGE_VARIABLE}")
     return float(found)
+
+
+def _kind_of(method: str, query: Mapping[str, str]) -> str:
+    """What an account charges a request as."""
+    if query.get("comp") == "list":
+        return "list"
+    return {"GET": "read", "HEAD": "read", "DELETE": "delete"}.get(method, "write")
 
 
 def _drain(response: Response) -> None:

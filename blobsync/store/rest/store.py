@@ -363,6 +363,11 @@ class RestBlobStore:
     ) -> None:
         self.close()
 
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """The number of requests so far: write, list, read, delete."""
+        return self._http.requests
+
     def close(self) -> None:
         """Drop idle connections; requests that wait for a retry fail at once."""
         self._http.close()
