@@ -163,6 +163,9 @@ def explain(reason: ErrorDetails, route: Route, *credentials: SasToken) -> Azcop
     said = redact(": ".join(filter(None, [reason.service_code, reason.text]))) or "azcopy gave no reason"
     if reason.status in {401, 403} and (expired(*credentials) or _is_expiry(reason, route)):
         return AzcopyTransferError(FailureCode.SAS_EXPIRED, f"the SAS was rejected during the transfer: {said}", _AGAIN)
+    if reason.service_code == "BlobOperationNotSupported" or reason.text.startswith("Blob operation is not supported"):
+        said = "azcopy cannot replace a file that was written through the Data Lake end of the account"
+        return AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, said, _AGAIN)
     is_copy = route in {Route.SAME_ACCOUNT, Route.CROSS_ACCOUNT}
     if is_copy and reason.status in _REFUSED and not _about_destination(reason):
         return AzcopyTransferError(

@@ -61,7 +61,8 @@ def rm(
 
 def _lines(deletion: Deletion) -> Iterator[str]:
     """What goes; of a pattern the first matches by name, since it may match more than was meant."""
-    yield f"{deletion.shown}: {count_text(len(deletion.blobs), 'blob')} at {deletion.place.remote}"
+    folders = f" and {count_text(len(deletion.directories), 'folder')}" if deletion.directories else ""
+    yield f"{deletion.shown}: {count_text(len(deletion.blobs), 'blob')}{folders} at {deletion.place.remote}"
     if deletion.pattern:
         yield from (f"  {name}" for name in deletion.names(_NAMED))
         if len(deletion.blobs) > _NAMED:

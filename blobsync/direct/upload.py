@@ -21,10 +21,12 @@ from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.content_types import guess_content_type
 from blobsync.store.protocol import (
     MAX_BLOCKS,
+    MAX_PUT_BYTES,
     BlobInfo,
     BlobProperties,
     BlobStore,
     Block,
+    FileBody,
     Precondition,
     PutOrder,
     block_id_of,
@@ -32,6 +34,7 @@ from blobsync.store.protocol import (
 from blobsync.transfer.engines import Moved
 
 _SHA256 = 32
+_READ_BYTES = 8 * MIB
 
 
 class Fate(enum.Enum):
@@ -182,6 +185,8 @@ def precondition_of(action: FileAction) -> Precondition:
     return Precondition(absent=True)
 
 
+# The service takes no blocks for a file that was written through the Data Lake end of its account, but a whole blob.
+_TAKES_NO_BLOCKS = "BlobOperationNotSupported"
 # Another writer's commit has dropped blocks that were put, or another writer's blocks have ids of another length.
 BLOCKS_DROPPED = ("InvalidBlockList", "InvalidBlobOrBlock")
 
@@ -215,6 +220,7 @@ class UploadJob(FileJob):
         self._sent: SentBlocks | None = None
         self._trusting = True
         self._sends_again = False
+        self._in_one_request = False
         self._info: BlobInfo | None = None
         self._condition = precondition_of(action)
 
@@ -228,7 +234,7 @@ class UploadJob(FileJob):
         # A file that went in blocks before goes in blocks again, unless it is empty by now.
         before = self.action.delta or self.action.on_record > 0
         self._in_blocks = self._size > self._single or (before and self._size > 0)
-        if not self._in_blocks:
+        if not self._in_blocks or self._in_one_request:
             self._block = self._size
             return 1
         # Not the best size for this connection, but the one that the next upload of the file and a download use as
@@ -242,6 +248,9 @@ class UploadJob(FileJob):
         return -(-self._size // self._block)
 
     def piece(self) -> None:
+        if self._in_one_request:
+            self._put_whole()
+            return
         with ExitStack() as held:
             # One thread at a time reads and hashes, in order, while the others send: so the MD5 of the whole file
             # needs no second pass over it.
@@ -269,6 +278,24 @@ class UploadJob(FileJob):
             elif known or self._is_sent(index, hashlib.sha256(data).digest(), length):
                 self._put_block(self._order[index], data)
 
+    def _put_whole(self) -> None:
+        """Send the file as one request, read twice: its MD5 goes ahead."""
+        for start in range(0, self._size, _READ_BYTES):
+            length = min(_READ_BYTES, self._size - start)
+            with self.run.buffer(length):
+                self._whole.update(self._opened.read_at(start, length))
+        self._opened.check_unchanged()
+        md5 = self._whole.digest()
+        self.run.pace(self._size)
+        self.run.about_to_write((self.action, self._size, md5))
+        body = FileBody(self._opened.read_at, self._size)
+        with self.sending(self._size) as sent:
+            self._info = self._store.put(
+                self._name, body, md5=md5, properties=self._properties(), condition=self._condition, sent=sent
+            )
+        self._opened.check_unchanged()
+        self._blocks.finish(self._info.etag)
+
     def order(self) -> PutOrder:
         data = self._opened.read_at(0, self._size)
         self._whole.update(data)
@@ -280,7 +307,7 @@ class UploadJob(FileJob):
 
     def commit(self) -> Moved:
         read = self._opened.state
-        md5 = read.md5 if self._known else self._whole.digest()
+        md5 = read.md5 if self._known and not self._in_one_request else self._whole.digest()
         assert md5 is not None, "planning hashes the blocks together with the whole"
         if self._info is None:
             self._info = self._put_list(md5)
@@ -290,10 +317,14 @@ class UploadJob(FileJob):
         return Moved(self.action, source, RemoteState(self._size, self._info.etag, md5), self.reused)
 
     def worth_another_try(self, error: BlobsyncError) -> bool:
-        """Also once more if blocks that were put are gone: then the missing ones are sent."""
-        dropped = isinstance(error, StorageError) and error.service_code in BLOCKS_DROPPED
-        if dropped and not self._sends_again:
+        """Also once more if blocks that were put are gone: then the missing ones are sent. And once more in one request
+        if the service takes no blocks."""
+        code = error.service_code if isinstance(error, StorageError) else ""
+        if code in BLOCKS_DROPPED and not self._sends_again:
             self._sends_again = True
+            return True
+        if code == _TAKES_NO_BLOCKS and not self._in_one_request and self._size <= MAX_PUT_BYTES:
+            self._in_one_request = True
             return True
         return super().worth_another_try(error)
 

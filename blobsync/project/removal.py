@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 
 from blobsync.base.background_calls import side_by_side
@@ -31,11 +32,15 @@ _DELETE_CHUNK = 4096
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Deletion:
-    """The blobs that ``rm`` of one path deletes, as they were when listed; ``pattern`` chose them below ``place``."""
+    """The blobs that ``rm`` of one path deletes, as they were when listed; ``pattern`` chose them below ``place``.
+
+    ``directories`` are those of a hierarchical namespace, or stubs of folders, that go if nothing is left in them.
+    """
 
     place: Resolution
     blobs: tuple[BlobInfo, ...]
     pattern: str = ""
+    directories: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Deletion {self.place.path!r}: {len(self.blobs):,} blobs, {self.size:,} bytes>"
@@ -117,20 +122,21 @@ def find_deletions(connections: Connections, place: Resolution, inner: Sequence[
     blob = None if place.folder_only or not end.name else end.store.head(end.name)
     prefix = f"{end.name}/" if end.name else ""
     hidden = (OWN_BLOBS, *(f"{prefix}{other.path[len(place.path) + 1 :]}/" for other in inner))
-    blobs = [item for item in end.store.list_blobs(prefix) if not item.name.startswith(hidden)]
-    if blob is not None and blobs and not blob.is_folder_stub:
+    found = [item for item in end.store.list_blobs(prefix) if not item.name.startswith(hidden)]
+    if blob is not None and found and not blob.is_folder_stub:
         raise ShapeConflictError(
             f"{place.path} is both a blob and a folder: {place.remote} and {place.remote}/...",
             hint=both_hint(place.path),
             path=place.path,
         )
     if blob is not None:
-        blobs.append(blob)
+        found.append(blob)
     others = [deletion for other in inner for deletion in _nested(connections, other)]
-    if not blobs and not others:
+    if not found and not others:
         raise nothing_at(place, end)
-    if blobs:
-        yield Deletion(place, tuple(blobs))
+    if found:
+        blobs = tuple(item for item in found if not item.is_folder_stub)
+        yield Deletion(place, blobs, directories=tuple(item.name for item in found if item.is_folder_stub))
     yield from others
 
 
@@ -148,9 +154,11 @@ def find_matches(
     none = True
     for deletion in find_deletions(connections, folder, inner):
         name = _shown_at(deletion.place)
-        if blobs := tuple(blob for blob in deletion.blobs if matches(name(blob.name))):
+        blobs = tuple(blob for blob in deletion.blobs if matches(name(blob.name)))
+        directories = tuple(each for each in deletion.directories if matches(name(each)))
+        if blobs or directories:
             none = False
-            yield Deletion(deletion.place, blobs, matches.path)
+            yield Deletion(deletion.place, blobs, matches.path, directories)
     if none:
         raise NothingMatchedError(f"{matches.path}: no blob matches", hint=ABOUT_PATTERNS, path=matches.path)
 
@@ -164,7 +172,7 @@ def without_repeats(deletions: Iterable[Deletion]) -> tuple[Deletion, ...]:
         new = tuple(blob for blob in each.blobs if str(container.child(blob.name)) not in seen)
         seen |= {str(container.child(blob.name)) for blob in new}
         found.append(replace(each, blobs=new))
-    return tuple(each for each in found if each.blobs)
+    return tuple(each for each in found if each.blobs or each.directories)
 
 
 def _nested(connections: Connections, place: Resolution) -> Iterator[Deletion]:
@@ -256,6 +264,8 @@ def _remove(
         listener.emit(FilesDone([shown(blob.name) for blob in chunk]))
     for name in _still_there(end, deletion):
         failed.setdefault(name, "it is still there")
+    for names in _deepest_first(deletion.directories):
+        failed.update(end.store.delete_many(names))
     for name, reason in sorted(failed.items()):
         result.failures.append(
             FileFailure(
@@ -271,6 +281,16 @@ def _remove(
     index.pair(deletion.place.entry.prefix, str(deletion.place.entry.remote)).forget(
         "/".join(part for part in (base, path) if part) for path in paths
     )
+
+
+def _deepest_first(directories: Iterable[str]) -> Iterator[list[str]]:
+    """The directories of one depth at a time: only an empty one can be deleted."""
+    for _, names in groupby(sorted(directories, key=_depth, reverse=True), _depth):
+        yield list(names)
+
+
+def _depth(name: str) -> int:
+    return name.count("/")
 
 
 def _still_there(end: OpenBlob, deletion: Deletion) -> set[str]:

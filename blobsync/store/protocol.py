@@ -59,9 +59,24 @@ MAX_BLOCK_BYTES = 4000 * 1024 * 1024
 MAX_BLOB_BYTES = MAX_BLOCKS * MAX_BLOCK_BYTES
 MAX_UNCOMMITTED = 100_000
 
+# https://learn.microsoft.com/rest/api/storageservices/put-blob#remarks
+MAX_PUT_BYTES = 5000 * 1024 * 1024
+
 BlockKind = Literal["all", "committed", "uncommitted"]
 # Called from time to time with the bytes of its body that a request has sent so far.
 Sent = Callable[[int], None]
+
+
+class FileBody:
+    """A body that is read while it is sent, in pieces: of a file that is too large for memory."""
+
+    def __init__(self, read_at: Callable[[int, int], bytes], size: int) -> None:
+        """``read_at`` returns so many bytes from an offset, or raises."""
+        self.read_at = read_at
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
 
 
 class Checksum(NamedTuple):
@@ -180,7 +195,7 @@ class PutOrder(NamedTuple):
     """Put Blob; see :meth:`BlobStore.put`."""
 
     name: str
-    body: bytes
+    body: bytes | FileBody
     md5: bytes
     properties: BlobProperties
     condition: Precondition
@@ -276,7 +291,7 @@ class BlobStore(BlobSource, Protocol):
     def put(
         self,
         name: str,
-        body: bytes,
+        body: bytes | FileBody,
         *,
         md5: bytes,
         properties: BlobProperties = ...,
@@ -361,7 +376,8 @@ class BlobStore(BlobSource, Protocol):
         ...
 
     def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """Delete in batches; returns the failures as name -> reason. A missing blob is no failure.
+        """Delete in batches; returns the failures as name -> reason. A missing blob is no failure, and neither is a
+        directory that is not empty, which stays.
 
         A blob in ``etags`` is deleted only if it is still that version.
         """

@@ -37,6 +37,7 @@ from blobsync.store.protocol import (
     BlockKind,
     BlockList,
     CopiedBlob,
+    FileBody,
     Precondition,
     Sent,
     sha256_of_block,
@@ -105,13 +106,14 @@ class SdkBlobStore:
     def put(
         self,
         name: str,
-        body: bytes,
+        body: bytes | FileBody,
         *,
         md5: bytes,
         properties: BlobProperties = _NO_PROPERTIES,
         condition: Precondition = ANYTHING,
         sent: Sent | None = None,
     ) -> BlobInfo:
+        assert isinstance(body, bytes)
         # The SDK computes Content-MD5 by itself and offers no way to send a wrong one.
         if md5_of(body) != md5:
             raise ChecksumError("the SDK would send the right MD5")

@@ -35,6 +35,7 @@ from blobsync.store.protocol import (
     Block,
     BlockKind,
     BlockList,
+    FileBody,
     Precondition,
     block_id_of,
 )
@@ -599,6 +600,22 @@ def test_sixty_four_threads_share_a_store(azurite: Azurite) -> None:
         bodies = {f"t/{number}": os.urandom(number) for number in range(400)}
         list(pool.map(lambda name: put(rest, name, bodies[name]), bodies))
         assert dict(zip(bodies, pool.map(lambda name: read(rest, name), bodies), strict=True)) == bodies
+
+
+@pytest.mark.parametrize("transport", ["curl", "urllib3"])
+def test_a_file_is_read_while_it_is_sent(azurite: Azurite, transport: str) -> None:
+    data, asked = os.urandom(3_000_001), []
+
+    def read_at(start: int, length: int) -> bytes:
+        asked.append(length)
+        return data[start : start + length]
+
+    with connect(new_account(azurite), environ={"BLOBSYNC_TRANSPORT": transport}) as rest:
+        made = rest.put("a", FileBody(read_at, len(data)), md5=hashlib.md5(data).digest())
+        assert (read(rest, "a"), made.md5) == (data, hashlib.md5(data).digest())
+        with pytest.raises(ChecksumError):
+            rest.put("a", FileBody(read_at, len(data) - 1), md5=hashlib.md5(data).digest())
+    assert max(asked) < len(data)
 
 
 def test_what_the_account_keeps_is_asked_for(azurite: Azurite) -> None:

@@ -30,6 +30,7 @@ from blobsync.store.protocol import (
     BlockKind,
     BlockList,
     CopiedBlob,
+    FileBody,
     Order,
     Orders,
     Precondition,
@@ -217,7 +218,7 @@ class MemoryStore:
     def put(
         self,
         name: str,
-        body: bytes,
+        body: bytes | FileBody,
         *,
         md5: bytes,
         properties: BlobProperties = _NO_PROPERTIES,
@@ -225,6 +226,8 @@ class MemoryStore:
         sent: Sent | None = None,
     ) -> BlobInfo:
         self._ask("put", name, 0, len(body))
+        if isinstance(body, FileBody):
+            body = body.read_at(0, len(body))
         self._check(body, md5)
         with self._lock:
             self._demand(name, condition)

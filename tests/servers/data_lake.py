@@ -123,7 +123,9 @@ class DataLake(Proxy):
                 ("x-ms-resource-type", "directory"),
             ]
             return await self._answer(link, request, encode_response(200, "OK", headers))
-        return await self._answer(link, request, error_response(*_TYPE_MISMATCH))
+        absent = request.get("if-none-match") == "*"
+        exists = (409, "BlobAlreadyExists", "The specified blob already exists.")
+        return await self._answer(link, request, error_response(*(exists if absent else _TYPE_MISMATCH)))
 
     async def _write(self, link: Link, request: Request, name: str, path: str) -> bool:
         if name in _BLOCKS and path in self._by_dfs:

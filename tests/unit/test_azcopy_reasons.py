@@ -78,6 +78,8 @@ def test_a_refusal_in_the_messages() -> None:
         ),
         (ErrorDetails(404, "", "The specified container does not exist"), Route.UPLOAD, "container_not_found"),
         (ErrorDetails(412, "ConditionNotMet", ""), Route.UPLOAD, "changed_meanwhile"),
+        (ErrorDetails(409, "BlobOperationNotSupported", ""), Route.SAME_ACCOUNT, "azcopy_cannot_carry"),
+        (ErrorDetails(409, "", "Blob operation is not supported"), Route.UPLOAD, "azcopy_cannot_carry"),
         (ErrorDetails(503, "ServerBusy", ""), Route.UPLOAD, "service_busy"),
         (ErrorDetails(500, "InternalError", ""), Route.DOWNLOAD, "service_busy"),
         (ErrorDetails(0, "", "File modified since transfer scheduled"), Route.UPLOAD, "changed_while_read"),

@@ -24,7 +24,7 @@ import pycurl
 
 from blobsync.base.errors import StorageError
 from blobsync.base.patterns import pattern
-from blobsync.store.protocol import Sent
+from blobsync.store.protocol import FileBody, Sent
 from blobsync.store.rest.transport import (
     POOL_SIZE,
     Guard,
@@ -79,8 +79,9 @@ class CurlHandle:
         if origin.guard is not None:
             _guard(self.easy, origin.guard, timeouts, self._refusals)
 
-    def load(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> None:
+    def load(self, method: str, target: str, headers: Mapping[str, str], body: bytes | FileBody | None) -> None:
         """Set up one request. Raises ``StorageError`` for a header that cannot be sent."""
+        assert not isinstance(body, FileBody), "libcurl is given bodies as a whole"
         self.lines.clear()
         self.pieces.clear()
         self._refusals.clear()
@@ -398,7 +399,12 @@ class CurlTransport:
         self._idle: list[_Line] = []
 
     def exchange(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, sent: Sent | None = None
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | FileBody | None,
+        sent: Sent | None = None,
     ) -> CurlResponse:
         """See the protocol."""
         try:
@@ -480,7 +486,7 @@ class _Line:
         self._multi = pycurl.CurlMulti()
         self._handle = CurlHandle(origin, timeouts)
 
-    def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> None:
+    def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | FileBody | None) -> None:
         """Start the exchange."""
         self._failure = None
         self._handle.load(method, target, headers, body)

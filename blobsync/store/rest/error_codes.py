@@ -67,6 +67,10 @@ _NETWORK_HINT = (
 )
 _RELAY_HINT = "--relay streams the bytes through this machine instead"
 
+_TYPE_MISMATCH = "ResourceTypeMismatch"
+# Where the service says no more than that something has this name.
+DIRECTORY_THERE = Answer(409, {"x-ms-error-code": _TYPE_MISMATCH})
+
 _MEANINGS: dict[str, _Meaning] = {
     "AuthenticationFailed": _Meaning(
         AccessDeniedError,
@@ -130,6 +134,16 @@ _MEANINGS: dict[str, _Meaning] = {
     "InvalidResourceName": _Meaning(StorageError, "{where}: the service does not allow this name"),
     "InvalidUri": _Meaning(StorageError, "{where}: the service does not allow this name"),
     "BlobNotFound": _Meaning(BlobNotFoundError, "there is no blob {where}"),
+    "BlobOperationNotSupported": _Meaning(
+        StorageError,
+        "{where} was written through the Data Lake end of {account}: the service takes no blocks for it",
+        "delete it there (blobsync rm PATH), then run the same command again",
+    ),
+    _TYPE_MISMATCH: _Meaning(
+        StorageError,
+        "{where} is a directory, or a file has the name of one of its folders: {account} has one or the other",
+        "rename one of the two, or delete the other there: blobsync rm PATH (--blob PATH for a file)",
+    ),
     "BlobArchived": _Meaning(
         StorageError, "{where} is in the archive tier and cannot be read", "az storage blob set-tier --tier Hot"
     ),

@@ -87,7 +87,8 @@ def info(name: str, headers: Mapping[str, str], size: str | None, md5: bytes | N
         tier=headers.get("x-ms-access-tier"),
         content_type=headers.get("Content-Type"),
         blob_type=headers.get("x-ms-blob-type") or "BlockBlob",
-        is_folder_stub=(headers.get("x-ms-meta-hdi_isfolder") or "").lower() == "true",
+        is_folder_stub=headers.get("x-ms-resource-type") == "directory"
+        or (headers.get("x-ms-meta-hdi_isfolder") or "").lower() == "true",
         tier_inferred=_is_inferred(headers),
     )
 

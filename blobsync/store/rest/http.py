@@ -70,7 +70,7 @@ from blobsync.base.trusted_hosts import (
 )
 from blobsync.base.user_data import listed_in
 from blobsync.config.model import EMULATOR_ACCOUNT
-from blobsync.store.protocol import Order, Sent
+from blobsync.store.protocol import FileBody, Order, Sent
 from blobsync.store.rest.auth import SignedAlready, Signer
 from blobsync.store.rest.error_codes import RETRYABLE_STATUS, Answer
 from blobsync.store.rest.transport import (
@@ -430,8 +430,11 @@ class BlobHttp:
         self._transport_with: Callable[[Timeouts], Transport] = lambda timeouts: transport_to(
             container.endpoint, environ, timeouts, guard
         )
+        self._transport_of_files: Callable[[], Transport] = lambda: transport_to(
+            container.endpoint, {**environ, "BLOBSYNC_TRANSPORT": "urllib3"}, Timeouts(), guard
+        )
         self._transport = self._transport_with(timeouts or Timeouts())
-        # Replaced transports, which may still be in use.
+        # Other transports, which may still be in use.
         self._older: list[Transport] = []
 
     def path_of(self, name: str) -> str:
@@ -493,7 +496,7 @@ class BlobHttp:
         path: str,
         query: Mapping[str, str],
         headers: Mapping[str, str],
-        body: bytes | None = None,
+        body: bytes | FileBody | None = None,
         *,
         most: int = MAX_BODY,
         retry_bare_500: bool = True,
@@ -550,7 +553,7 @@ class BlobHttp:
         path: str,
         query: Mapping[str, str],
         headers: Mapping[str, str],
-        body: bytes | None,
+        body: bytes | FileBody | None,
         most: int,
     ) -> HttpRequest:
         signed = {"x-ms-version": API_VERSION, "User-Agent": "blobsync", **headers}
@@ -564,7 +567,12 @@ class BlobHttp:
     def _exchange(self, attempt: HttpRequest, sent: Sent | None) -> Response:
         if self.closing.is_set():
             raise self.closed()
-        response = self._transport.exchange(attempt.method, attempt.target, attempt.headers, attempt.body, sent)
+        transport = self._transport
+        if isinstance(attempt.body, FileBody):
+            # libcurl is given bodies as a whole.
+            transport = self._transport_of_files()
+            self._older.append(transport)
+        response = transport.exchange(attempt.method, attempt.target, attempt.headers, attempt.body, sent)
         if attempt.most:
             response.body = _whole_body(response, attempt.most)
         return response

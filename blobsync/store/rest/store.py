@@ -30,13 +30,14 @@ from blobsync.store.protocol import (
     BlockKind,
     BlockList,
     CopiedBlob,
+    FileBody,
     GetOrder,
     Order,
     Precondition,
     PutOrder,
     Sent,
 )
-from blobsync.store.rest.error_codes import skew_seconds, translate
+from blobsync.store.rest.error_codes import DIRECTORY_THERE, skew_seconds, translate
 from blobsync.store.rest.headers import (
     add_condition,
     add_properties,
@@ -210,7 +211,11 @@ class BlobSteps:
         add_properties(headers, properties)
         add_condition(headers, condition)
         reply = yield from self._http.tries("PUT", self.path(name), _NOTHING, headers, body)
-        if reply.status == 409 and condition.absent and (yield from self.head(name)) is None:
+        refused = reply.status == 409 and condition.absent
+        there = (yield from self.head(name)) if refused else None
+        if there is not None and there.is_folder_stub:
+            raise translate(DIRECTORY_THERE, "write", self._container, name, now=self._http.clock())
+        if refused and isinstance(body, bytes) and there is None:
             # Azurite treats uncommitted blocks of a killed upload as an existing blob; only Put Block
             # List knows better. The length of an id must be that of the others of the blob, azcopy's among them.
             block_id = b64encode(md5.hex().ljust(36, ".").encode()).decode()
@@ -453,7 +458,7 @@ class RestBlobStore:
     def put(
         self,
         name: str,
-        body: bytes,
+        body: bytes | FileBody,
         *,
         md5: bytes,
         properties: BlobProperties = _NO_PROPERTIES,
@@ -691,7 +696,8 @@ class RestBlobStore:
             # A blob that is gone does not match the version.
             return error.message if self.head(name) else ""
         except BlobsyncError as error:
-            return error.message
+            is_full = isinstance(error, StorageError) and error.service_code == "DirectoryIsNotEmpty"
+            return "" if is_full else error.message
         return ""
 
 

@@ -13,7 +13,7 @@ from datetime import date
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from blobsync.store.protocol import Sent
+from blobsync.store.protocol import FileBody, Sent
 
 # Connections that stay open, so that as many threads can work without reconnecting.
 POOL_SIZE = 64
@@ -197,7 +197,7 @@ class HttpRequest(NamedTuple):
     method: str
     target: str
     headers: Mapping[str, str]
-    body: bytes | None
+    body: bytes | FileBody | None
     most: int
 
 
@@ -221,7 +221,12 @@ class Transport(Protocol):
     """Connections to one host; safe to use from several threads."""
 
     def exchange(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, sent: Sent | None = None
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | FileBody | None,
+        sent: Sent | None = None,
     ) -> Response:
         """Send one request, once. ``target`` is path and query, percent-encoded. Raises :class:`TransportError`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, cast, final
 from urllib.parse import urlsplit
 
@@ -21,7 +21,7 @@ from urllib3.exceptions import (
 from urllib3.response import BaseHTTPResponse
 
 from blobsync.base.errors import StorageUnreachableError
-from blobsync.store.protocol import Sent
+from blobsync.store.protocol import FileBody, Sent
 from blobsync.store.rest.transport import POOL_SIZE, Guard, ServerOrigin, Timeouts, TransportError, Trouble
 
 if TYPE_CHECKING:
@@ -87,7 +87,12 @@ class Urllib3Transport:
         self._prefix = f"{origin.scheme}://{origin.netloc}" if whole else ""
 
     def exchange(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, sent: Sent | None = None
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | FileBody | None,
+        sent: Sent | None = None,
     ) -> Urllib3Response:
         """See the protocol."""
         fields = dict(headers)
@@ -97,7 +102,7 @@ class Urllib3Transport:
             raw = self._pool.urlopen(
                 method,
                 self._prefix + target,
-                body=body if body is None or len(body) <= _PIECE else cast("Iterable[bytes]", _pieces(body, sent)),
+                body=_as_sent(body, sent),
                 headers=fields,
                 retries=_NO_RETRIES,
                 redirect=False,
@@ -178,12 +183,20 @@ def _pool(origin: ServerOrigin, timeouts: Timeouts) -> urllib3.HTTPConnectionPoo
     return pool
 
 
-def _pieces(body: bytes, sent: Sent | None) -> Iterator[memoryview]:
+def _as_sent(body: bytes | FileBody | None, sent: Sent | None) -> bytes | Iterable[bytes] | None:
+    if isinstance(body, FileBody):
+        return _pieces(lambda start, end: body.read_at(start, end - start), len(body), sent)
+    if body is None or len(body) <= _PIECE:
+        return body
     view = memoryview(body)
-    for start in range(0, len(body), _PIECE):
+    return _pieces(lambda start, end: cast("bytes", view[start:end]), len(body), sent)
+
+
+def _pieces(read: Callable[[int, int], bytes], size: int, sent: Sent | None) -> Iterator[bytes]:
+    for start in range(0, size, _PIECE):
         if sent is not None:
             sent(start)
-        yield view[start : start + _PIECE]
+        yield read(start, min(start + _PIECE, size))
 
 
 def _trouble(error: Exception) -> Trouble:

@@ -127,8 +127,13 @@ def list_page(page: bytes) -> Iterator[BlobInfo | str]:
 
 
 def names_without_content(page: bytes) -> list[str]:
-    """The names of a page that have no bytes."""
-    return [name for name, item in _listed(page) if item.findtext("Properties/Content-Length") in (None, "", "0")]
+    """The names of a page that have no bytes, directories left out."""
+    return [
+        name
+        for name, item in _listed(page)
+        if item.findtext("Properties/Content-Length") in (None, "", "0")
+        and item.findtext("Properties/ResourceType") != "directory"
+    ]
 
 
 def newest_has_version(page: bytes) -> bool | None:
