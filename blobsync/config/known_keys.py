@@ -107,6 +107,8 @@ FOLDER: Mapping[str, Key] = {
     "mode": one_of(*FOLDER_MODES),
     "include": TEXTS,
     "ignore": TEXTS,
+    "modes": FLAG,
+    "times": FLAG,
     "checkpoints": TEXT,
     "complete": TEXTS,
     "settle_seconds": WHOLE,

@@ -75,7 +75,10 @@ _AS_WRITTEN = (
     *("experiment_name", "compute_target", "num_gpu", "multi_process", "use_custom_docker"),
     *("env", "relay", "zip_options", "ignore", "max_file_size"),
 )
-_AS_WRITTEN_IN_FOLDERS = ("mode", "include", "storage_type", "file_share", "blob_cache_timeout", "ignore")
+_AS_WRITTEN_IN_FOLDERS = (
+    *("mode", "include", "storage_type", "file_share", "blob_cache_timeout", "ignore"),
+    *("modes", "times"),
+)
 # The keys of a folder entry that say how its sets of files are uploaded, besides ``checkpoints`` itself.
 CHECKPOINT_KEYS = tuple(each.name for each in fields(CheckpointRule))[1:]
 _Location = tuple[StorageAccount, str]

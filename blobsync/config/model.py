@@ -169,6 +169,7 @@ class FolderEntry:
     ``storage_type`` (blob or file), ``file_share`` and ``blob_cache_timeout`` (seconds), and
     ``blob_fuse_options``, words for blobfuse2. ``ignore`` are patterns, as in
     .gitignore, of files that no transfer touches. ``checkpoints`` are the sets of files that go up as one.
+    ``modes`` and ``times`` keep executable bits and times of files in the metadata of their blobs.
     """
 
     prefix: str
@@ -183,6 +184,8 @@ class FolderEntry:
     ignore: tuple[str, ...] = ()
     blob_fuse_options: tuple[str, ...] = ()
     checkpoints: CheckpointRule | None = None
+    modes: bool = False
+    times: bool = False
 
     def __repr__(self) -> str:
         return f"<FolderEntry {self.prefix!r}: {self.remote}>"

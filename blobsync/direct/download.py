@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.file_states import RemoteState
+from blobsync.direct.file_attributes import attributes_in
 from blobsync.direct.pool import FileJob, RunState, Written
 from blobsync.direct.reads import ANOTHER_VERSION, Content, changed_while_read, read_range, version_of, wrong_length
 from blobsync.local.files import LocalFolder
@@ -42,7 +43,7 @@ class DownloadJob(FileJob):
     def piece(self) -> None:
         start = 0
         part = self._opened
-        opened = self._expect if self._content.waits else None
+        opened = self._expect if self._content.waits or any(self.run.task.part.kept) else None
         for data in read_range(self._store, self._name, self._version, 0, self._version.size, opened=opened):
             self.run.pace(len(data))
             part.write_at(start, data)
@@ -86,7 +87,9 @@ class DownloadJob(FileJob):
             part.abandon()
 
     def _expect(self, reader: BlobReader) -> None:
-        self._content.expect(reader.info)
+        if self._content.waits:
+            self._content.expect(reader.info)
+        self._opened.dress(*attributes_in(reader.properties.metadata, self.run.task.part.kept))
 
     @property
     def _opened(self) -> PartFile:

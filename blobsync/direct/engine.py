@@ -184,7 +184,9 @@ def _upload(
 
 def _work_off(run: RunState, way: _Way, fewest_small: int, processes: int) -> None:
     """Move small files side by side if there are enough of them, all others in the pool, at the same time."""
-    small = [action for action in run.task.actions if _is_small(action)] if run.task.cap_mbps is None else []
+    # Of a small file nobody sees the metadata.
+    one_by_one = run.task.cap_mbps is not None or any(run.task.part.kept)
+    small = [] if one_by_one else [action for action in run.task.actions if _is_small(action)]
     opener = _orders_of(way.single) if len(small) >= max(1, fewest_small) else None
     shifts: list[tuple[ThreadWork, int]] = []
     large: Iterable[FileAction] = run.task.actions

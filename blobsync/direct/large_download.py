@@ -22,6 +22,7 @@ from typing import NamedTuple
 from blobsync.base.errors import ChecksumError, LocalFileError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.download_blocks import KnownBlock, known_blocks
+from blobsync.direct.file_attributes import attributes_in
 from blobsync.direct.pool import FileJob, RunState, Stopped
 from blobsync.direct.reads import CHUNK, Content, looked_up, read_range, version_of
 from blobsync.local.files import LocalFolder, SourceFile
@@ -337,6 +338,7 @@ class LargeDownloadJob(FileJob):
             md5 = self._content.digest()
             self._content.demand(self._name)
             expected = self.action.destination if self.action.target is None else None
+            self._dress()
             self.run.about_to_write((self.action, self._version.size, md5))
             state = self._opened.commit(expected, md5)
         except BaseException:
@@ -348,6 +350,13 @@ class LargeDownloadJob(FileJob):
         source = RemoteState(self._version.size, self._version.etag, md5)
         compared_by = self._content.compared_by
         return Moved(self.action, source=source, destination=state, reused=self.reused, compared_by=compared_by)
+
+    def _dress(self) -> None:
+        """Look for what the folder entry keeps of the file besides its content."""
+        kept = self.run.task.part.kept
+        if any(kept):
+            with self._store.open(self._name, length=1, etag=self._version.etag) as reader:
+                self._opened.dress(*attributes_in(reader.properties.metadata, kept))
 
     def release(self) -> None:
         part, self._part = self._part, None

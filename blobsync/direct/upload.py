@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, ChecksumError, StorageError, StorageUnreachableError, ThrottledError
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.direct.file_attributes import metadata_of
 from blobsync.direct.pool import MIB, FileJob, RunState
 from blobsync.local.files import SourceFile, SourceFolder
 from blobsync.plan.blocks import NOTHING, BlockMemory, Reusable, block_size, differs, reusable
@@ -391,4 +392,8 @@ class UploadJob(FileJob):
         return written
 
     def _properties(self) -> BlobProperties:
-        return BlobProperties(content_type=guess_content_type(self._name))
+        kept = self.run.task.part.kept
+        content_type = guess_content_type(self._name)
+        if not any(kept):
+            return BlobProperties(content_type)
+        return BlobProperties(content_type, metadata=metadata_of(os.fstat(self._opened.fd), kept))

@@ -310,6 +310,8 @@ def folder_link(cluster: Cluster, entry: FolderEntry) -> FolderLink:
         # The mode says read-only.
         fuse_options=read_only_words(entry.blob_fuse_options)[1],
         checkpoints=entry.checkpoints if mode == "upload" else None,
+        modes=entry.modes,
+        times=entry.times,
     )
 
 

@@ -140,7 +140,7 @@ class FolderLink:
     ``source`` is the target of mode ``link``. ``include`` are the parts that ``download`` fetches; empty: all.
     ``cache_seconds`` is for mounts. ``read_only``: nothing may be written behind a ``link``. ``ignore`` are patterns of
     files that transfers skip; ``fuse_options`` are options of blobfuse2. ``checkpoints`` are sets of files that
-    ``upload`` treats as one.
+    ``upload`` treats as one. ``modes`` and ``times`` are kept in metadata.
     """
 
     name: str
@@ -154,6 +154,8 @@ class FolderLink:
     ignore: tuple[str, ...] = ()
     fuse_options: tuple[str, ...] = ()
     checkpoints: CheckpointRule | None = None
+    modes: bool = False
+    times: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,8 @@ class PartFile:
         self._name = name
         self._path = path
         self._temporary = ""
+        self._executable: bool | None = None
+        self._mtime_ns: int | None = None
         self._fd = self._create() if kept is None else self._open_kept(kept, size)
         try:
             if self._folder.private:
@@ -177,6 +179,11 @@ class PartFile:
                 length -= done
         return True
 
+    def dress(self, executable: bool | None, mtime_ns: int | None) -> None:
+        """What the file has from its commit on: executable for whoever may read it, or for nobody, and this time
+        (nanoseconds since 1970); None: as any file."""
+        self._executable, self._mtime_ns = executable, mtime_ns
+
     def look_like(self, fd: int) -> None:
         """Have the permissions and the time of another open file. Raises ``LocalFileError``."""
         with naming(self._path):
@@ -207,10 +214,12 @@ class PartFile:
         """
         try:
             with naming(self._path):
+                self._put_on()
                 if expected is None and self._appears():
                     written = self._under_one_name()
                 else:
                     self._demand(expected)
+                    self._put_on()
                     self._give_temporary_name()
                     folder = self._folder.fd
                     if expected is not None:
@@ -373,6 +382,16 @@ class PartFile:
         mode = stat.S_IMODE(found.st_mode)
         if mode != self._mode:
             os.fchmod(self._fd, mode)
+
+    def _put_on(self) -> None:
+        """See :meth:`dress`."""
+        if self._executable is not None:
+            mode = self._mode
+            wanted = mode | (mode & 0o444) >> 2 if self._executable else mode & ~0o111
+            if wanted != mode:
+                os.fchmod(self._fd, wanted)
+        if self._mtime_ns is not None:
+            os.utime(self._fd, ns=(self._mtime_ns, self._mtime_ns))
 
     def _changed(self) -> PreconditionFailedError:
         return PreconditionFailedError(

@@ -19,7 +19,7 @@ from blobsync.node.job import NodeJob
 from blobsync.node.job_checkpoints import outside_sets, restore_checkpoint
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError
-from blobsync.node.transfers import NodeTransfers
+from blobsync.node.transfers import NodeTransfers, kept_of
 
 
 def mount_folder(
@@ -189,13 +189,14 @@ def _download(
         plain = part.strip("/")
         try:
             if any(letter in plain for letter in "*?["):
-                transfers.download(entry.name, remote, path, wanted=_wanted(plain, inner), ignore=entry.ignore)
+                wanted = _wanted(plain, inner)
+                transfers.download(entry.name, remote, path, wanted=wanted, ignore=entry.ignore, kept=kept_of(entry))
             else:
                 below = relative_name(plain, str(path)) if plain else ""
                 wanted = _wanted("", [] if below else inner)
                 if entry.checkpoints:
                     wanted = outside_sets(job, entry, wanted)
-                transfers.download(entry.name, remote, path, below, wanted, entry.ignore)
+                transfers.download(entry.name, remote, path, below, wanted, entry.ignore, kept_of(entry))
         except NothingMatchedError as error:
             if plain:
                 raise NotReadyError(

@@ -39,7 +39,7 @@ from blobsync.keep.sets import (
 from blobsync.node.job import NodeJob, read_text, write_text
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError
-from blobsync.node.transfers import NodeTransfers
+from blobsync.node.transfers import NodeTransfers, kept_of
 from blobsync.plan.transfer_options import ignored_by
 
 # How long a node waits for what node 0 decides, and node 0 for what the others say of the set that they have brought
@@ -310,7 +310,7 @@ def _bring(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: Fol
             target.parent.mkdir(parents=True, exist_ok=True)
             # What is wanted are names below a folder; a set that is one file has none.
             wanted = None if "" in names else names.__contains__
-            transfers.download(f"{entry.name}/{mark.set}", remote, target, wanted=wanted)
+            transfers.download(f"{entry.name}/{mark.set}", remote, target, wanted=wanted, kept=kept_of(entry))
         wrong = unlike(target, files)
     except BlobsyncError as error:
         if error.code in (FailureCode.STORAGE_UNREACHABLE, FailureCode.ACCESS_DENIED):

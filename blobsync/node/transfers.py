@@ -45,10 +45,12 @@ from blobsync.plan.project_context import LivePart, OpenedParts, without_stores
 from blobsync.plan.survey import Request, survey
 from blobsync.plan.transfer_options import TransferOptions, ignored_by
 from blobsync.plan.transfer_plan import (
+    NO_ATTRIBUTES,
     Action,
     EngineChoice,
     FileAction,
     IndexKey,
+    KeptAttributes,
     Part,
     Route,
     Shape,
@@ -134,6 +136,7 @@ class NodeTransfers:
         below: str = "",
         wanted: Wanted | None = None,
         ignore: Sequence[str] = (),
+        kept: KeptAttributes = NO_ATTRIBUTES,
     ) -> None:
         """Download a blob, or a folder of blobs, to ``local``.
 
@@ -145,7 +148,8 @@ class NodeTransfers:
         source, target = OpenBlob(remote.store, remote.at(below)), local / below
         shown = f"{name}/{below}" if below else name
         self.progress.begin(shown)
-        part: LivePart = Part(shown, Route.DOWNLOAD, source, LocalLocation(target), _key(name, remote, below))
+        key = _key(name, remote, below)
+        part: LivePart = Part(shown, Route.DOWNLOAD, source, LocalLocation(target), key, kept=kept)
         links = LinkPolicy("follow", os.path.realpath(target), shown)
         records = self._index.pair(*part.key.roots)
         ignored = ignored_by([(below, ignore)])
@@ -191,7 +195,7 @@ class NodeTransfers:
         What is ``marked`` there, a path or all below it, is not replaced. Returns the failures, which are also logged.
         """
         key = _key(entry.name, destination)
-        part: LivePart = Part(entry.name, Route.UPLOAD, LocalLocation(base), destination, key)
+        part: LivePart = Part(entry.name, Route.UPLOAD, LocalLocation(base), destination, key, kept=kept_of(entry))
         records = self._index.pair(*key.roots)
         planned = _sparing(entry.name, plan_round(part, files, records, _UP, self.progress.emit), records, marked)
         return self._send(part, base, planned, _UP)
@@ -202,7 +206,8 @@ class NodeTransfers:
         """Upload the files of a set that lies at ``local``. Returns failures, and the ETags of what is verified."""
         name, options = f"{entry.name}/{one.name}", replace(_UP, cap_mbps=cap_mbps)
         key, shape = _key(name, destination), Shape.FILE if one.is_file else Shape.FOLDER
-        part: LivePart = Part(name, Route.UPLOAD, LocalLocation(local), destination, key, shape=shape)
+        kept = kept_of(entry)
+        part: LivePart = Part(name, Route.UPLOAD, LocalLocation(local), destination, key, shape=shape, kept=kept)
         records = self._index.pair(*key.roots)
         forget_replaced(part, one.files, records, self.progress.emit)
         planned = plan_round(part, one.files, records, options, self.progress.emit)
@@ -283,6 +288,11 @@ def _sparing(
 
 def _key(name: str, remote: OpenBlob, below: str = "") -> IndexKey:
     return IndexKey(LocalLocation(Path(name)), remote.location, below)
+
+
+def kept_of(entry: FolderLink) -> KeptAttributes:
+    """What a folder keeps of its files besides their content."""
+    return KeptAttributes(entry.modes, entry.times)
 
 
 def failure_line(failure: FileFailure) -> str:

@@ -209,6 +209,7 @@ _BUSY = 0.75
 
 ONE_FOR_OLD_CONTENTS = ProcessChoice(1, "one process reads earlier versions of blobs")
 ONE_FOR_SOURCES = ProcessChoice(1, "one process reads a source outside Azure")
+ONE_FOR_ATTRIBUTES = ProcessChoice(1, "one process keeps modes and times")
 NOT_DIRECT = ProcessChoice(1, "only the direct engine starts worker processes")
 
 

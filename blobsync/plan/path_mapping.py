@@ -13,7 +13,7 @@ from blobsync.config.mapping import Resolution, project_relative, resolve
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Direction, IndexKey, Part, PlanPart, Route
+from blobsync.plan.transfer_plan import NO_ATTRIBUTES, Direction, IndexKey, KeptAttributes, Part, PlanPart, Route
 from blobsync.plan.wildcards import PathPattern
 
 
@@ -192,7 +192,10 @@ def _part(context: ProjectContext, direction: Direction, origin: Resolution, tar
     source: Location = origin.remote if is_copy or direction is Direction.DOWN else LocalLocation(origin.local)
     destination: Location = target.remote if direction is Direction.UP else LocalLocation(target.local)
     key = _index_key(origin.entry if is_copy else None, origin, target, direction)
-    return Part(target.path, route_of(source, destination), source, destination, key)
+    entry = (origin if direction is Direction.DOWN else target).entry
+    # A copy takes the metadata of its source.
+    kept = NO_ATTRIBUTES if is_copy else KeptAttributes(entry.modes, entry.times)
+    return Part(target.path, route_of(source, destination), source, destination, key, kept=kept)
 
 
 def _index_key(near: FolderEntry | None, origin: Resolution, target: Resolution, direction: Direction) -> IndexKey:

@@ -20,6 +20,7 @@ from blobsync.plan.clashes import Names, refuse_blob_above, settle, spare_links
 from blobsync.plan.decisions import Decisions, Settlement, check_names, guard_mirror, leave_out
 from blobsync.plan.engine_model import (
     NOT_DIRECT,
+    ONE_FOR_ATTRIBUTES,
     ONE_FOR_OLD_CONTENTS,
     ONE_FOR_SOURCES,
     EngineRules,
@@ -187,8 +188,10 @@ def make_plan(
     volume = totals.volume(both_ends=options.settles_both_ends(context.from_cluster))
     if writing is Action.TRANSFER or options.keep is not None or settlements:
         _look_for_room(context, found, parts, volume.size, force=options.force, writing=writing)
-    engines = _for_sources(context, chosen, options, engines)
+    engines = _for_attributes(chosen, options, _for_sources(context, chosen, options, engines))
     one = ONE_FOR_SOURCES if any(is_source(leg.part.source) for leg in chosen) else None
+    if _keeps_attributes(chosen):
+        one = ONE_FOR_ATTRIBUTES
     if options.locked and _is_of_the_past(context, parts):
         engines, one = _for_old_contents(engines), ONE_FOR_OLD_CONTENTS
     work = _work(chosen, volume, engines.cores, found)._replace(spared=totals.spared)
@@ -269,6 +272,26 @@ def _for_old_contents(engines: EngineRules) -> EngineRules:
     if asked.name == "azcopy":
         raise UsageError(f"{asked.reason}, which does not read earlier versions of blobs", hint="leave it out")
     return engines._replace(requested=RequestedEngine("direct", "azcopy does not read earlier versions of blobs"))
+
+
+def _keeps_attributes(chosen: Sequence[Leg]) -> bool:
+    return any(any(leg.part.kept) for leg in chosen)
+
+
+def _for_attributes(chosen: Sequence[Leg], options: TransferOptions, engines: EngineRules) -> EngineRules:
+    """The rules where a folder entry keeps executable bits or times: only the direct engine does, in this process."""
+    asked = engines.requested
+    if not _keeps_attributes(chosen):
+        return engines
+    several = "--nodes" if options.nodes is not None else "--processes" if (options.processes or 1) > 1 else ""
+    if several or asked.name == "azcopy":
+        what = f"{several} was given" if several else asked.reason
+        raise UsageError(
+            f"{what}, but modes and times of {chosen[0].part.path} are kept by the direct engine in one process",
+            hint="leave it out, or take modes and times out of the folder entry",
+        )
+    reason = asked.reason or "azcopy is not used where modes or times are kept"
+    return engines._replace(requested=RequestedEngine("direct", reason))
 
 
 def _demand_spreadable(context: ProjectContext, source: BlobLocation, destination: Location, nodes: int) -> None:

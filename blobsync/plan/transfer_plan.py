@@ -324,6 +324,16 @@ _E = TypeVar("_E", covariant=True)
 _F = TypeVar("_F")
 
 
+class KeptAttributes(NamedTuple):
+    """What a folder entry keeps of its files besides their content: executable bits, times."""
+
+    modes: bool = False
+    times: bool = False
+
+
+NO_ATTRIBUTES = KeptAttributes()
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Part(Generic[_E]):
     """One PATH of the command, or what a nested folder entry maps elsewhere: its two ends and the action for each file.
@@ -332,7 +342,7 @@ class Part(Generic[_E]):
     A plan has it with plain ends (``PlanPart``: no secrets, nothing open); the survey and the transfer with its stores
     (``LivePart``). ``path`` is what a user would type from the project's root (``data/voc20``), ``key`` its place in
     the index. ``shape`` and ``actions`` come from the survey. ``whole``: every file of the source folder is
-    transferred, so that an engine may transfer the folder as such.
+    transferred, so that an engine may transfer the folder as such. ``kept``: see ``KeptAttributes``.
     """
 
     path: str
@@ -343,13 +353,16 @@ class Part(Generic[_E]):
     shape: Shape = Shape.FOLDER
     actions: Sequence[FileAction] = ()
     whole: bool = False
+    kept: KeptAttributes = NO_ATTRIBUTES
 
     def __repr__(self) -> str:
         return f"<Part {self.path!r}: {self.shape.value}, {len(self.actions):,} actions>"
 
     def between(self, source: _F, destination: _F) -> Part[_F]:
         """The same part with these ends."""
-        return Part(self.path, self.route, source, destination, self.key, self.shape, self.actions, self.whole)
+        return Part(
+            *(self.path, self.route, source, destination, self.key, self.shape, self.actions, self.whole, self.kept)
+        )
 
     def turned_round(self, actions: Iterable[FileAction] = ()) -> Part[_E]:
         """The part in the opposite direction, for these files."""

@@ -152,6 +152,8 @@ READ_IN: Mapping[str, str] = {
     "blob_mount_info.*.blob_fuse_options": "config/loader.py",
     "config_param.*.blob_fuse_options": "config/loader.py",
     "config_param.*.ignore": "node/uploader.py",
+    "config_param.*.modes": "plan/path_mapping.py",
+    "config_param.*.times": "plan/path_mapping.py",
     "config_param.*.storage_type": "backends/aml/storage.py",
     "config_param.*.file_share": "backends/aml/storage.py",
     "config_param.*.blob_cache_timeout": "jobspec/describe.py",
