@@ -17,7 +17,7 @@ import pytest
 import urllib3
 import yaml
 
-from tests.e2e.world import Container, Project, wait_until, write_tree
+from tests.e2e.world import Container, Project, on_flat_accounts, wait_until, write_tree
 from tests.servers.recording_server import RecordingServer
 
 pytestmark = pytest.mark.e2e
@@ -247,6 +247,7 @@ def fetch(url: str, method: str = "GET") -> int:
     return urllib3.request(method, url, retries=False).status
 
 
+@on_flat_accounts
 def test_a_link_for_a_folder_needs_a_choice(project: Project, container: Container) -> None:
     share(project, container)
     done = project.json("url", "data/a")

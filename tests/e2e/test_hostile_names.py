@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.world import Container, Project, hashes, read_tree, write_tree
+from tests.e2e.world import Container, Project, hashes, on_flat_accounts, read_tree, write_tree
 from tests.servers.recording_server import RecordingServer
 
 pytestmark = pytest.mark.e2e
@@ -246,6 +246,7 @@ def test_a_listed_size_that_cannot_be_is_an_error_that_names_the_blob(
     assert not project.data.exists()
 
 
+@on_flat_accounts
 def test_a_blob_beside_a_folder_of_its_name_is_an_error_that_names_both(project: Project, container: Container) -> None:
     container.put("data/a", b"file")
     container.put("data/a/b", b"below")
@@ -297,6 +298,7 @@ def test_names_the_service_does_not_take_are_left_out_and_named(project: Project
     assert container.names() == ["data/fine"]
 
 
+@on_flat_accounts
 def test_a_blob_is_not_made_a_folder_as_well_and_one_that_is_can_be_removed(
     project: Project, container: Container
 ) -> None:
@@ -323,6 +325,7 @@ def test_a_blob_is_not_made_a_folder_as_well_and_one_that_is_can_be_removed(
     assert project.json("u", "data").code == 0
 
 
+@on_flat_accounts
 def test_folder_markers_and_leftovers_are_not_files(project: Project, container: Container) -> None:
     container.put("data/real.txt", b"real")
     container.put("data/folder", b"", metadata={"hdi_isfolder": "true"})

@@ -464,7 +464,7 @@ class Looker:
             self.look()
 
     def look(self) -> None:
-        for blob in self._container.client.list_blobs(name_starts_with="data/"):
+        for blob in self._container.listed("data/"):
             if self._seen.get(blob.name) == blob.etag:
                 continue
             body, name = self._container.get(blob.name), blob.name.removeprefix("data/")

@@ -31,6 +31,7 @@ import yaml
 from azure.storage.blob import (
     AccountSasPermissions,
     BlobClient,
+    BlobProperties,
     BlobServiceClient,
     ContainerClient,
     ContainerSasPermissions,
@@ -48,6 +49,7 @@ from tests.servers.forked import Forked, can_fork
 _RUN_SECONDS = 120.0
 # Whether all tests run on an account with a hierarchical namespace (servers/data_lake.py).
 HAS_DIRECTORIES = FOR_INSTALLERS.get("BLOBSYNC_TEST_ACCOUNT") == "hns"
+on_flat_accounts = pytest.mark.skipif(HAS_DIRECTORIES, reason="a folder is a directory there")
 # A prefix that changes nothing: the installed program starts afresh.
 AS_INSTALLED = ("env",)
 
@@ -173,9 +175,13 @@ class Container:
 
     def names(self, prefix: str = "", *, uncommitted: bool = False) -> list[str]:
         """Every blob's name; with ``uncommitted`` also those of uncommitted blocks."""
+        return [blob.name for blob in self.listed(prefix, uncommitted=uncommitted)]
+
+    def listed(self, prefix: str = "", *, uncommitted: bool = False) -> Iterator[BlobProperties]:
+        """The blobs, directories left out."""
         include = [*(["uncommittedblobs"] if uncommitted else []), *(["metadata"] if HAS_DIRECTORIES else [])]
         blobs = self.client.list_blobs(name_starts_with=prefix, include=include)
-        return [blob.name for blob in blobs if not HAS_DIRECTORIES or "hdi_isfolder" not in (blob.metadata or {})]
+        return (blob for blob in blobs if not HAS_DIRECTORIES or "hdi_isfolder" not in (blob.metadata or {}))
 
     def contents(self, prefix: str = "") -> dict[str, str]:
         """Name below ``prefix`` -> SHA-256 of the blob's content."""

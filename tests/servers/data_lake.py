@@ -116,6 +116,8 @@ class DataLake(Proxy):
                 return await self._answer(link, request, error_response(*refusal))
             await self._remove_directory(path)
             return await self._answer(link, request, encode_response(202, "Accepted", [("Content-Length", "0")]))
+        if request.get("x-ms-range"):
+            return await self._answer(link, request, error_response(416, "InvalidRange", "The range is invalid."))
         if request.method in ("GET", "HEAD") and "comp=" not in request.target:
             headers = [
                 *[("ETag", '"0xD"'), ("Last-Modified", _DATE), ("Content-Length", "0")],
