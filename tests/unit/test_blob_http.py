@@ -607,6 +607,12 @@ def test_a_put_whose_response_was_lost_fails_if_the_blob_has_other_content() -> 
             store(script).put("a", b"hi", md5=md5(b"hi"), condition=Precondition(etag="0x1"))
 
 
+def test_a_file_is_not_written_over_a_directory() -> None:
+    there = Step(headers={"ETag": '"0x9"', "x-ms-resource-type": "directory", "Content-Length": "0"})
+    with scripted([error(409, "BlobAlreadyExists"), there]) as script, pytest.raises(StorageError, match="directory"):
+        store(script).put("a", b"hi", md5=md5(b"hi"), condition=Precondition(absent=True))
+
+
 def test_a_put_whose_first_response_says_exists_fails() -> None:
     there = Step(headers={"ETag": '"0x9"', "Content-MD5": base64.b64encode(md5(b"hi")).decode(), "Content-Length": "2"})
     with scripted([error(409, "BlobAlreadyExists"), there]) as script, pytest.raises(PreconditionFailedError):

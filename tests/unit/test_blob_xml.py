@@ -382,5 +382,6 @@ def test_blobs_without_content_need_no_other_properties() -> None:
         item("<Name>empty</Name>", properties(size="0")),
         '<Blob><Name Encoded="true">a%2Fb</Name><Properties><BlobType>BlockBlob</BlobType></Properties></Blob>',
         "<Blob><Name>bare</Name></Blob>",
+        "<Blob><Name>d</Name><Properties><ResourceType>directory</ResourceType></Properties></Blob>",
     )
     assert names_without_content(body) == ["empty", "a/b", "bare"]
