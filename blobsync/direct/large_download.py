@@ -32,7 +32,7 @@ from blobsync.local.part_files import KeptName, PartFile
 from blobsync.local.resume_records import RangeRecord, RangeRecords, RecordedRange, UnfinishedDownload
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.checksums import CRC32_BYTES, Crc32, Running
-from blobsync.store.protocol import BlobStore
+from blobsync.store.protocol import BlobReader, BlobStore
 from blobsync.transfer.engines import Moved
 
 
@@ -354,9 +354,12 @@ class LargeDownloadJob(FileJob):
     def _dress(self) -> None:
         """Look for what the folder entry keeps of the file besides its content."""
         kept = self.run.task.part.kept
+
+        def look(reader: BlobReader) -> None:
+            self._opened.dress(*attributes_in(reader.properties.metadata, kept))
+
         if any(kept):
-            with self._store.open(self._name, length=1, etag=self._version.etag) as reader:
-                self._opened.dress(*attributes_in(reader.properties.metadata, kept))
+            list(read_range(self._store, self._name, self._version, 0, 1, opened=look))
 
     def release(self) -> None:
         part, self._part = self._part, None
