@@ -143,6 +143,7 @@ _INSIDE = {
     *("JobContext", "CodeProject", "Connections", "Option", "StateDir"),
     *(
         "AccountFeatures",
+        "KeptAttributes",
         "BlobStore",
         "Home",
         "folders",
