@@ -271,6 +271,10 @@ def _failed(session: Session, jobs: Jobs, ids: Sequence[str] | None) -> list[tup
     found: list[tuple[JobRecord, list[int] | None]] = []
     for record in [jobs.find(id) for id in ids or ()] if ids else jobs.failed():
         tasks = jobs.failed_tasks(record)
+        lost = [str(task.number) for task in jobs.find(record.run_id).tasks if task.state.value == "Unknown"]
+        if lost:
+            told = f"{count_text(len(lost), 'task')} whose end is not known: {', '.join(lost[:_NAMED])}"
+            session.note(f"{_short(record)}: not submitted again, {told}; blobsync resubmit {_short(record)}/{lost[0]}")
         if tasks:
             session.note(f"{_short(record)}: {count_text(len(tasks), 'failed task')}: {', '.join(map(str, tasks))}")
             found.append((record, list(tasks)))

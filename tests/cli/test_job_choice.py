@@ -9,7 +9,8 @@ import pytest
 
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.jobs.context import JobContext
-from blobsync.jobspec.spec import JobRef, RunInfo, State
+from blobsync.jobspec.spec import JobRef, RunInfo, State, TaskInfo
+from blobsync.jobspec.sweep import sweep
 from tests.fakes.jobs import make_spec
 
 if TYPE_CHECKING:
@@ -67,6 +68,19 @@ def test_commands_without_an_id_take_the_newest_job_and_say_so(cli: Cli, runs: R
     assert said.code == 2 and "submit again 2 jobs: 0badcafe (Failed: train), 600dcafe (Failed: train)?" in said.err
     done = cli("--json", "resubmit", "--failed", "-y")
     assert done.code == 2 and [("HUB_TOKEN" in each["message"]) for each in done.document["errors"]] == [True, True]
+
+
+def test_a_task_whose_end_is_not_known_is_not_submitted_again_in_silence(cli: Cli, runs: RunFiles) -> None:
+    history = JobContext(cli.root, os.environ).history
+    spec = make_spec("train", cluster="aml", platform="local", secret_env=("HUB_TOKEN",), tasks=sweep(["n=0..2"]))
+    states = (State.COMPLETED, State.FAILED, State.UNKNOWN)
+    tasks = tuple(TaskInfo(number, state) for number, state in enumerate(states))
+    record = history.add(spec, JobRef(spec.run_id, spec.run_id, "/gone"), "local", submitted=1.7e9 + 9)
+    history.update(record, RunInfo(spec.run_id, State.FAILED, 1, tasks=tasks))
+    last = spec.run_id.rpartition("_")[2]
+    said = cli("resubmit", spec.run_id, "--failed").err
+    assert f"{last}: 1 failed task: 1" in said
+    assert f"not submitted again, 1 task whose end is not known: 2; blobsync resubmit {last}/2" in said
 
 
 def test_the_list_is_shown_anew_until_all_have_ended(cli: Cli, runs: RunFiles) -> None:
