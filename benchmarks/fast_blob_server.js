@@ -1,15 +1,16 @@
 // A blob server for measurements: what azcopy, rclone, obstore, the Azure SDK and blobsync ask of a block blob account,
 // from memory, at a tenth of Azurite's time a request. It believes whoever asks: no signature is looked at.
 //
-//   node fast_blob_server.js [--crc64 HOW] [CERTIFICATE KEY]
+//   node fast_blob_server.js [--crc64 HOW] [--flat NUMBER] [CERTIFICATE KEY]
 //       listens on a free port of 127.0.0.1, and says which on standard output; ends when standard input is closed.
 //       HOW it treats the CRC64 of a block (x-ms-content-crc64): check, as the service does, which is the default; ignore,
-//       as Azurite does with --loose; refuse, as Azurite does else.
+//       as Azurite does with --loose; refuse, as Azurite does else. NUMBER empty blobs are in the folder base/tree of the
+//       container benchmark/flat.
 //
 // Answers: Put Blob, Put Block, Put Block List, Get Block List, Get Blob and Get Blob Properties (ranges, If-Match), List
-// Blobs (prefix, delimiter, marker), Delete Blob, Create and Get Container, copies from a URL of its own, and Lease Blob
-// (acquire, renew, release, break at once). It checks each Content-MD5 that it is sent, and stores one for a Put Blob. Of a
-// block it checks the CRC64 as well, and tells its own where no MD5 was sent.
+// Blobs (prefix, delimiter, marker, startFrom), Delete Blob, Create and Get Container, copies from a URL of its own, and
+// Lease Blob (acquire, renew, release, break at once). It checks each Content-MD5 that it is sent, and stores one for a Put
+// Blob. Of a block it checks the CRC64 as well, and tells its own where no MD5 was sent.
 // Not here: other blob types, a lease's id on other requests, changing it, snapshots, tags, batches, tiers that mean
 // anything, times other than now.
 "use strict";
@@ -360,7 +361,8 @@ function list(response, box, query) {
   const most = Math.min(Number(query.get("maxresults") || 5000), 5000);
   const names = box.names();
   const entries = [];
-  let at = firstFrom(names, query.get("marker") || prefix);
+  const start = query.get("startFrom") || "";
+  let at = firstFrom(names, query.get("marker") || (start > prefix ? start : prefix));
   while (at < names.length && names[at].startsWith(prefix) && entries.length < most) {
     const cut = delimiter ? names[at].indexOf(delimiter, prefix.length) : -1;
     if (cut < 0) {
@@ -452,6 +454,16 @@ function receive(request, response) {
 
 const words = process.argv.slice(2);
 const howCrc64 = words[0] === "--crc64" ? words.splice(0, 2)[1] : "check";
+const flat = words[0] === "--flat" ? Number(words.splice(0, 2)[1]) : 0;
+if (flat) {
+  const box = new Container();
+  const nothing = Buffer.alloc(0);
+  for (let number = 0; number < flat; number += 1) {
+    const name = `base/tree/img_${String(number).padStart(7, "0")}.jpg`;
+    box.blobs.set(name, blobOf([nothing], 0, md5(nothing), { type: "image/jpeg", metadata: [] }));
+  }
+  containers.set("benchmark/flat", box);
+}
 const [certificate, key] = words;
 const server = certificate
   ? https.createServer({ cert: fs.readFileSync(certificate), key: fs.readFileSync(key) }, receive)

@@ -35,9 +35,10 @@ from blobsync.local.lock_files import (
     unpack,
 )
 from blobsync.local.sorted_runs import STATE, SortedRuns, Spill
+from blobsync.plan.long_listing import list_wide
 from blobsync.plan.pairing import HeldFiles
 from blobsync.plan.project_context import ProjectContext
-from blobsync.plan.survey import Request, list_wide
+from blobsync.plan.survey import Request
 from blobsync.plan.transfer_plan import Action, Actions, FileAction, PlanPart, TransferPlan
 from blobsync.store.old_contents import OldContent
 from blobsync.store.open_locations import OpenBlob, OpenLocation

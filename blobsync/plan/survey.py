@@ -7,18 +7,12 @@ Each pair gets its record in the index, and the missing checksums that the decis
 knows of blobs without an MD5, what a source outside Azure says of an object, and those of local files.
 
 Listings are stored, so that ``status`` works without a new one.
-
-A large container is listed several folders at a time. The pages of a listing have to be requested one after the
-other, 5,000 blobs at a time: 2,000 pages for 10 million blobs. So a listing that has not ended after some pages is
-begun anew by the folders below it, which are listed in parallel and sorted on the disk. A folder that contains only
-files stays one listing.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +20,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from queue import Empty, Full, Queue, SimpleQueue
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,7 +41,7 @@ from blobsync.local.files import hash_file, reading_threads
 from blobsync.local.index import PairIndex, Record
 from blobsync.local.names import OWN_BLOBS, is_temporary, local_problem
 from blobsync.local.os_errors import where_to_look
-from blobsync.local.sorted_runs import SortedRuns, Spill, Spool
+from blobsync.local.sorted_runs import Spill, Spool
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.blocks import ONE_REQUEST, BlockDigests
 from blobsync.plan.clashes import blob_hint, both_hint
@@ -60,153 +53,16 @@ from blobsync.plan.left_out import (
     LeftOut,
     left_out_message,
 )
+from blobsync.plan.long_listing import list_wide
 from blobsync.plan.pairing import HeldFiles, Pair, is_as_recorded, needs_local_md5, source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Route, Shape
 from blobsync.plan.wildcards import PathPattern
 from blobsync.store.open_locations import OpenBlob, OpenLocation, with_md5
-from blobsync.store.protocol import BlobInfo, BlobSource, BlobStore
+from blobsync.store.protocol import BlobInfo, BlobSource
 
 if TYPE_CHECKING:
     from blobsync.store.checksums import JoinedCrc64
-
-# Blobs after which a listing counts as long: 20 pages.
-LONG = 100_000
-_SHARES = 16
-_MOST_OPENED = 64
-_MOST_NAMES = 200_000
-# Listings at a time.
-_THREADS = 4
-# Blobs in each batch, and seconds between two checks whether the listing was abandoned.
-_HANDFUL = 1000
-_PATIENCE = 0.2
-
-
-class Division(NamedTuple):
-    """When and how a listing is divided: after ``long`` blobs, into ``shares`` prefixes or more.
-
-    At most ``opened`` folders, of at most ``names`` names each, are opened for their subfolders. ``opened`` is not
-    below ``shares``.
-    """
-
-    long: int = LONG
-    shares: int = _SHARES
-    opened: int = _MOST_OPENED
-    names: int = _MOST_NAMES
-
-
-USUAL = Division()
-
-
-def list_wide(store: BlobStore, prefix: str, spill: Spill, division: Division = USUAL) -> Iterator[BlobInfo]:
-    """As ``store.list_blobs(prefix)``: every blob once, in the service's order unless the listing is long.
-
-    Raises the store's errors.
-    """
-    listing = store.list_blobs(prefix)
-    listed_names: set[str] = set()
-    for blob in islice(listing, division.long):
-        listed_names.add(blob.name)
-        yield blob
-    shares = _shares(store, prefix, division) if len(listed_names) == division.long else None
-    if shares is None:
-        yield from listing
-        return
-    runs = SortedRuns(spill)
-    for each in shares.blobs:
-        runs.add(*each)
-    for handful in _side_by_side(store, shares.prefixes):
-        for each in handful:
-            # In an opened folder: already listed.
-            if each.name[: each.name.rfind("/") + 1] not in shares.opened:
-                runs.add(*each)
-    yield from (BlobInfo(*row) for row in runs if row[0] not in listed_names)
-
-
-class _Shares:
-    """``prefixes`` cover all blobs except ``blobs``, which are directly in the folders ``opened``."""
-
-    def __init__(self) -> None:
-        self.prefixes: Sequence[str] = []
-        self.blobs: list[BlobInfo] = []
-        self.opened: set[str] = set()
-
-
-def _shares(store: BlobStore, prefix: str, division: Division) -> _Shares | None:
-    """How to divide the listing; None if it has too few folders."""
-    found = _Shares()
-    waiting, whole = [prefix], list[str]()
-    while waiting and len(waiting) + len(whole) < division.shares and len(found.opened) < division.opened:
-        folder = waiting.pop(0)
-        level = list(islice(store.list_folder(folder), division.names + 1))
-        if len(level) > division.names:
-            whole.append(folder)
-            continue
-        found.opened.add(folder)
-        found.blobs += (each for each in level if isinstance(each, BlobInfo))
-        waiting += (each for each in level if isinstance(each, str))
-    found.prefixes = _common([*whole, *waiting], division)
-    return found if len(found.prefixes) > 1 else None
-
-
-def _common(folders: Sequence[str], division: Division) -> Sequence[str]:
-    """Fewer prefixes that cover the same folders, each once: many small folders would need a request each."""
-    if len(folders) <= division.opened:
-        return folders
-    length = 1
-    while len(beginnings := {folder[:length] for folder in folders}) < division.shares:
-        length += 1
-    return sorted(beginnings)
-
-
-def _side_by_side(store: BlobStore, prefixes: Sequence[str]) -> Iterator[list[BlobInfo]]:
-    threads = _ListingThreads(store, prefixes)
-    working = min(_THREADS, len(prefixes))
-    for _ in range(working):
-        threading.Thread(target=threads.work, daemon=True).start()
-    try:
-        while working:
-            found = threads.done.get()
-            if isinstance(found, BaseException):
-                raise found
-            if found is None:
-                working -= 1
-            else:
-                yield found
-    finally:
-        threads.gone.set()
-
-
-class _ListingThreads:
-    """Threads that list one prefix after the other. ``done`` gets their results, and None from each at its end."""
-
-    def __init__(self, store: BlobStore, prefixes: Sequence[str]) -> None:
-        self._store = store
-        self._todo: SimpleQueue[str] = SimpleQueue()
-        for prefix in prefixes:
-            self._todo.put(prefix)
-        self.done: Queue[list[BlobInfo] | BaseException | None] = Queue(maxsize=2 * _THREADS)
-        self.gone = threading.Event()
-
-    def work(self) -> None:
-        try:
-            while not self.gone.is_set():
-                listing = self._store.list_blobs(self._todo.get_nowait())
-                while (handful := list(islice(listing, _HANDFUL))) and not self.gone.is_set():
-                    self._put(handful)
-        except Empty:
-            self._put(None)
-        except BaseException as error:  # noqa: BLE001 - raised again where the blobs are wanted
-            self._put(error)
-
-    def _put(self, what: list[BlobInfo] | BaseException | None) -> None:
-        while not self.gone.is_set():
-            try:
-                self.done.put(what, timeout=_PATIENCE)
-                return
-            except Full:
-                continue
-
 
 _BATCH = 2000
 _HEAD_THREADS = 16

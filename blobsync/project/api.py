@@ -696,7 +696,9 @@ class Project:
             return Listing(records, where.relative, context.spill, recursive=recursive)
 
         inner = self._inner(place)
-        return browse.list_path(context.connections, place, inner, recursive=recursive, remembering=remembering)
+        return browse.list_path(
+            context.connections, place, inner, recursive=recursive, remembering=remembering, spill=context.spill
+        )
 
     def checkpoints(self, path: PathName | None = None, *, job: str | None = None) -> tuple[Checkpoint, ...]:
         """The sets of files here and in the container, the last one first; which are complete, and which one a restart

@@ -16,6 +16,8 @@ from blobsync.base.reasons import Reason
 from blobsync.config.mapping import Resolution
 from blobsync.local.files import hash_file
 from blobsync.local.index import Index
+from blobsync.local.sorted_runs import IN_MEMORY, Spill
+from blobsync.plan.long_listing import list_wide
 from blobsync.plan.pairing import known_equal
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.survey import Listing, hash_with_crc64, known_crc64s
@@ -53,12 +55,13 @@ def list_path(
     *,
     recursive: bool,
     remembering: Callable[[Resolution], Listing] | None = None,
+    spill: Spill = IN_MEMORY,
 ) -> Iterator[ListingEntry]:
     """List the blob ``place``, or the folder: one level, or with ``recursive`` everything.
 
     ``inner`` are nested folder entries: their prefixes hide blobs of the outer container, and with ``recursive`` their
-    own blobs follow. Streams page by page. ``remembering`` stores the listing of each folder entry. Raises
-    ``NothingMatchedError``.
+    own blobs follow. Streams page by page, the first blobs at least. ``remembering`` stores the listing of each folder
+    entry; ``spill`` limits the blobs in memory. Raises ``NothingMatchedError``.
     """
     listing = remembering(place) if remembering else None
     end = connections.open(place.remote)
@@ -70,12 +73,12 @@ def list_path(
         return
     found = False
     hidden = tuple(f"{other.path}/" for other in inner)
-    for entry in _below(end, place.path, listing, recursive=recursive):
+    for entry in _below(end, place.path, listing, spill, recursive=recursive):
         if not entry.path.startswith(hidden) if hidden else True:
             found = True
             yield entry
     for other in inner:
-        for entry in _nested(connections, place, other, remembering, recursive=recursive):
+        for entry in _nested(connections, place, other, remembering, spill, recursive=recursive):
             found = True
             yield entry
     if not found:
@@ -89,13 +92,14 @@ def _nested(
     place: Resolution,
     other: Resolution,
     remembering: Callable[[Resolution], Listing] | None,
+    spill: Spill,
     *,
     recursive: bool,
 ) -> Iterator[ListingEntry]:
     """The entries that a folder entry below ``place`` adds."""
     if recursive:
         listing = remembering(other) if remembering else None
-        yield from _below(connections.open(other.remote), other.path, listing, recursive=True)
+        yield from _below(connections.open(other.remote), other.path, listing, spill, recursive=True)
     elif "/" not in other.path[len(place.path) + 1 :]:
         yield ListingEntry(f"{other.path}/")
 
@@ -124,10 +128,12 @@ def nothing_at(place: Resolution, *ends: OpenLocation) -> NothingMatchedError:
     )
 
 
-def _below(end: OpenBlob, shown: str, listing: Listing | None = None, *, recursive: bool) -> Iterator[ListingEntry]:
+def _below(
+    end: OpenBlob, shown: str, listing: Listing | None = None, spill: Spill = IN_MEMORY, *, recursive: bool
+) -> Iterator[ListingEntry]:
     prefix = f"{end.name}/" if end.name else ""
     start = len(prefix)
-    items: Iterator[BlobInfo | str] = end.store.list_blobs(prefix) if recursive else end.store.list_folder(prefix)
+    items = list_wide(end.store, prefix, spill) if recursive else end.store.list_folder(prefix)
     for item in items:
         if isinstance(item, str):
             if listing is not None:

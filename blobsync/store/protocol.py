@@ -278,6 +278,13 @@ class BlobStore(BlobSource, Protocol):
         """One level below ``prefix``: blobs, and sub-folders as names that end with ``/``."""
         ...
 
+    def list_from(self, prefix: str, start: str, most: int = 0) -> Iterator[BlobInfo] | None:
+        """As ``list_blobs``, from the name ``start`` on, ``most`` blobs a page; None if there are no such listings.
+
+        A service may refuse it, list all blobs, or compare names without case.
+        """
+        ...
+
     def properties(self, name: str) -> BlobProperties:
         """The properties that a copy keeps; raises ``BlobNotFoundError``."""
         ...

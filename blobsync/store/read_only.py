@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -35,6 +35,10 @@ class ReadOnlyStore:
         return UNKNOWN
 
     def orders(self) -> Orders | None:
+        """See the protocol; there are none."""
+        return None
+
+    def list_from(self, prefix: str, start: str, most: int = 0) -> Iterator[BlobInfo] | None:
         """See the protocol; there are none."""
         return None
 

@@ -60,6 +60,9 @@ class SdkBlobStore:
     def orders(self) -> None:
         return None
 
+    def list_from(self, prefix: str, start: str, most: int = 0) -> None:
+        return None
+
     def close(self) -> None:
         self._client.close()
 

@@ -27,6 +27,8 @@ from blobsync.base.errors import (
 )
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import StorageAccount
+from blobsync.local.sorted_runs import Spill
+from blobsync.plan.long_listing import Division, list_wide
 from blobsync.store.connect import connect, signer_for
 from blobsync.store.protocol import (
     BlobInfo,
@@ -45,6 +47,7 @@ from blobsync.store.sdk import SdkContainer
 from tests.conftest import Azurite
 from tests.contract.sdk_store import SdkBlobStore
 from tests.fakes.store import MemoryStore
+from tests.servers.listing_server import listing_server, name_of
 
 MIB = 1024 * 1024
 FULL = BlobProperties(
@@ -473,6 +476,17 @@ def test_listings_go_on_after_a_page(many: StorageAccount) -> None:
         last = put(rest, "p/05000", b"")
         assert rest.delete(last.name)
         assert sum(1 for _ in rest.list_blobs("p/")) == 5000
+
+
+def test_a_flat_folder_is_listed_in_ranges_of_names() -> None:
+    total = 12_000
+    with listing_server(total, per_folder=total) as url:
+        key = Secret(base64.b64encode(b"any").decode())
+        account = StorageAccount("test.yaml", "acct", "box", f"{url}/acct", account_key=key)
+        with connect(account, environ={}) as rest:
+            found = [blob.name for blob in list_wide(rest, "base/", Spill(), Division(5_000))]
+            assert next(rest.list_from("base/", found[-1], 1)).name == found[-1]
+    assert found == [f"base/tree/{name_of(number, total)}" for number in range(total)]
 
 
 def test_a_listing_may_be_left_early(azurite: Azurite) -> None:

@@ -18,7 +18,7 @@ from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, Container
 from blobsync.base.locations import Bucket
 from blobsync.config.model import BucketAccess, StorageAccount
 from blobsync.local.sorted_runs import Spill
-from blobsync.plan.survey import Division, list_wide
+from blobsync.plan.long_listing import Division, list_wide
 from blobsync.store.protocol import BlobInfo
 from blobsync.store.s3 import S3Store, open_bucket
 from tests.e2e.world import wait_until
@@ -99,7 +99,7 @@ def test_a_level_of_many_pages(server: S3Server) -> None:
     )
 
 
-def test_a_long_listing_is_divided_and_four_parts_are_asked_for_at_a_time(server: S3Server) -> None:
+def test_a_long_listing_is_divided_and_eight_parts_are_asked_for_at_a_time(server: S3Server) -> None:
     names = [*(f"wide/f{folder}/{number}" for folder in range(8) for number in range(3)), "wide/top"]
     server.make_bucket("wide")
     for name in names:
@@ -109,7 +109,7 @@ def test_a_long_listing_is_divided_and_four_parts_are_asked_for_at_a_time(server
         store = S3Store(Bucket.at("wide", proxy.url), lambda: client)
         proxy.inject(Fault("hold", rate=1.0, pattern=r"prefix=wide%2Ff\d%2F"))
         listing = pool.submit(lambda: [blob.name for blob in list_wide(store, "wide/", Spill(), Division(5, shares=8))])
-        assert wait_until(lambda: proxy.stats().injected.get("hold") == 4, seconds=60), "none of them waits for another"
+        assert wait_until(lambda: proxy.stats().injected.get("hold") == 8, seconds=60), "none of them waits for another"
         proxy.inject()
         proxy.release()
         assert Counter(listing.result(60)) == Counter(names)

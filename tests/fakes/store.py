@@ -125,6 +125,7 @@ class MemoryStore:
         # With True, what is replaced or deleted from then on is kept.
         self.versioning = False
         self.versions: list[StoredBlob] = []
+        self.lists_from_names = False
 
     # -- for tests ----------------------------------------------------------------------------------------
 
@@ -165,6 +166,15 @@ class MemoryStore:
     def first_blobs(self, prefix: str, most: int) -> Sequence[BlobInfo]:
         self._ask("list first", prefix, size=most)
         return [self.blobs[name].info for name in sorted(self.blobs) if name.startswith(prefix)][:most]
+
+    def list_from(self, prefix: str, start: str, most: int = 0) -> Iterator[BlobInfo] | None:
+        return self._from(prefix, start, most) if self.lists_from_names else None
+
+    def _from(self, prefix: str, start: str, most: int) -> Iterator[BlobInfo]:
+        self._ask("list_from", start, size=most)
+        # Others write meanwhile.
+        blobs = [each.info for each in tuple(self.blobs.values())]
+        yield from sorted(each for each in blobs if each.name.startswith(prefix) and each.name >= start)
 
     def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
         folders: set[str] = set()

@@ -1,8 +1,8 @@
 """A service that lists any number of empty blobs or objects, generated on request, and supports nothing else.
 
-List Blobs with ``prefix``, ``delimiter`` and ``marker``, 5,000 entries a page:
-https://learn.microsoft.com/rest/api/storageservices/list-blobs. ListObjectsV2 with the same and ``continuation-token``,
-1,000 a page: https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html.
+List Blobs with ``prefix``, ``delimiter``, ``marker``, ``maxresults`` and ``startFrom``, 5,000 entries a page:
+https://learn.microsoft.com/rest/api/storageservices/list-blobs. ListObjectsV2 with ``continuation-token``, 1,000 a
+page: https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 PAGE, BUCKET_PAGE = 5_000, 1_000
@@ -46,6 +47,13 @@ class Names:
         return bisect_left(self, name)
 
 
+class Which(NamedTuple):
+    """The blobs with a prefix, from a name on."""
+
+    prefix: str
+    start: str = ""
+
+
 def _blob(name: str, number: int) -> str:
     return (
         f"<Blob><Name>{name}</Name><Properties><Last-Modified>Fri, 20 Nov 2026 10:00:00 GMT"
@@ -63,11 +71,12 @@ def _object(name: str, number: int) -> str:
 
 
 def _entries(
-    total: int, prefix: str, delimiter: str, marker: str, per_folder: int, most: int, entry: Callable[[str, int], str]
+    total: int, which: Which, delimiter: str, marker: str, per_folder: int, most: int, entry: Callable[[str, int], str]
 ) -> tuple[list[str], list[str], str]:
     """The entries of one page, its folders, and the marker of the next one; ``marker`` is the number of its first."""
     names = Names(total, per_folder)
-    number, end = names.first(prefix), names.first(prefix + "\U0010ffff")
+    prefix, start = which
+    number, end = names.first(max(prefix, start)), names.first(prefix + "\U0010ffff")
     number = max(number, int(marker or 0))
     entries: list[str] = []
     folders: list[str] = []
@@ -84,9 +93,9 @@ def _entries(
 
 
 @lru_cache(maxsize=256)
-def page(total: int, prefix: str, delimiter: str, marker: str, per_folder: int = PER_FOLDER) -> bytes:
+def page(total: int, which: Which, delimiter: str, marker: str, per_folder: int, most: int) -> bytes:
     """One page of List Blobs."""
-    entries, folders, rest = _entries(total, prefix, delimiter, marker, per_folder, PAGE, _blob)
+    entries, folders, rest = _entries(total, which, delimiter, marker, per_folder, min(most, PAGE), _blob)
     found = "".join(entries) + "".join(f"<BlobPrefix><Name>{each}</Name></BlobPrefix>" for each in folders)
     after = f"<NextMarker>{rest}</NextMarker>" if rest else "<NextMarker />"
     results = f"<EnumerationResults><Blobs>{found}</Blobs>{after}</EnumerationResults>"
@@ -94,9 +103,10 @@ def page(total: int, prefix: str, delimiter: str, marker: str, per_folder: int =
 
 
 @lru_cache(maxsize=256)
-def bucket_page(total: int, prefix: str, delimiter: str, token: str, per_folder: int = PER_FOLDER) -> bytes:
+def bucket_page(total: int, prefix: str, delimiter: str, token: str, per_folder: int) -> bytes:
     """One page of ListObjectsV2."""
-    entries, folders, rest = _entries(total, prefix, delimiter, token, per_folder, BUCKET_PAGE, _object)
+    which = Which(prefix)
+    entries, folders, rest = _entries(total, which, delimiter, token, per_folder, BUCKET_PAGE, _object)
     found = "".join(entries) + "".join(f"<CommonPrefixes><Prefix>{each}</Prefix></CommonPrefixes>" for each in folders)
     after = f"<IsTruncated>{'true' if rest else 'false'}</IsTruncated>"
     after += f"<NextContinuationToken>{rest}</NextContinuationToken>" if rest else ""
@@ -116,7 +126,8 @@ def listing_server(total: int, per_folder: int = PER_FOLDER) -> Iterator[str]:
             if "list-type" in query:
                 body = bucket_page(total, prefix, delimiter, query.get("continuation-token", ""), per_folder)
             else:
-                body = page(total, prefix, delimiter, query.get("marker", ""), per_folder)
+                which, most = Which(prefix, query.get("startFrom", "")), int(query.get("maxresults", PAGE))
+                body = page(total, which, delimiter, query.get("marker", ""), per_folder, most)
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -1,11 +1,12 @@
-"""Parallel listings of subfolders return each blob once."""
+"""Parallel listings of subfolders and of ranges of names return each blob once."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from blobsync.base.errors import StorageError
 from blobsync.local.sorted_runs import Spill
-from blobsync.plan.survey import Division, list_wide
+from blobsync.plan.long_listing import Division, list_wide
 from blobsync.store.protocol import BlobInfo
 from tests.fakes.store import MemoryStore, Request, StoredBlob
 
@@ -145,6 +146,170 @@ def test_a_folder_of_files_alone_is_listed_once() -> None:
     store = holding(*(f"t/{number:04}" for number in range(300)))
     # The whole listing, and the one that looks for subfolders.
     assert listed(store, Division(10)) == ["t/", "t/"]
+
+
+# Names of one folder, also with capitals and others than ASCII, and of folders below it.
+FLAT = st.lists(st.sampled_from((*"0123ab", "A", "B", "-", "_", ".jpg", "é", "/")), min_size=1, max_size=6).map("".join)
+
+
+Order = Callable[[str], str]
+
+
+class Ranging(MemoryStore):
+    """Lists from a name on, in the order of ``order(name)``. ``how`` changes what such a listing has.
+
+    It is given all blobs with its prefix, and the name.
+    """
+
+    def __init__(
+        self, how: Callable[[list[BlobInfo], str], list[BlobInfo]] | None = None, order: Order | None = None
+    ) -> None:
+        super().__init__()
+        self.lists_from_names = True
+        self._how = how
+        self._order = order or str
+
+    def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
+        return iter(sorted(super().list_blobs(prefix), key=lambda blob: self._order(blob.name)))
+
+    def list_from(self, prefix: str, start: str, most: int = 0) -> Iterator[BlobInfo] | None:
+        if self._how is None and self._order is str:
+            return super().list_from(prefix, start, most)
+        blobs = list(self.list_blobs(prefix))
+        if self._how is not None:
+            return iter(self._how(blobs, start))
+        return (blob for blob in blobs if self._order(blob.name) >= self._order(start))
+
+
+def by_folder(name: str) -> str:
+    """As a hierarchical namespace lists."""
+    return name.replace("/", "\0")
+
+
+def folded_lower(blobs: list[BlobInfo], start: str) -> list[BlobInfo]:
+    return [blob for blob in blobs if blob.name.lower() >= start.lower()]
+
+
+def folded_upper(blobs: list[BlobInfo], start: str) -> list[BlobInfo]:
+    return [blob for blob in blobs if blob.name.upper() >= start.upper()]
+
+
+def after(blobs: list[BlobInfo], start: str) -> list[BlobInfo]:
+    return [blob for blob in blobs if blob.name > start]
+
+
+def everything(blobs: list[BlobInfo], _: str) -> list[BlobInfo]:
+    return blobs
+
+
+def twice(blobs: list[BlobInfo], start: str) -> list[BlobInfo]:
+    return [blob for blob in blobs if blob.name >= start for _ in range(2)]
+
+
+HOWS = st.sampled_from((None, folded_lower, folded_upper, after, everything, twice))
+
+
+@given(st.sets(FLAT, max_size=60), DIVISIONS, HOWS, st.sampled_from(("", "t/", "T/a")))
+def test_ranges_of_names_have_no_gap_and_nothing_twice(
+    names: set[str], division: Division, how: Callable[[list[BlobInfo], str], list[BlobInfo]] | None, prefix: str
+) -> None:
+    if how in (folded_lower, folded_upper):
+        names = {name for name in names if name.isascii()}
+    store = Ranging(how)
+    for name in (*names, "other"):
+        store.add(prefix + name, b"")
+    listed(store, division, prefix)
+
+
+@given(st.sets(FLAT, max_size=60), DIVISIONS, st.sampled_from((by_folder, str.lower, str.upper)))
+def test_services_with_another_order_are_listed_whole(names: set[str], division: Division, order: Order) -> None:
+    store = Ranging(order=order)
+    for name in names:
+        store.add(f"t/{name}", b"")
+    listed(store, division)
+
+
+def ranges_of(store: MemoryStore, division: Division, prefix: str = "t/") -> list[str]:
+    """The names from which the ranges were listed."""
+    listed(store, division, prefix)
+    return sorted({each.name for each in store.asked("list_from") if not each.size})
+
+
+def ranging(*names: str) -> Ranging:
+    store = Ranging()
+    for name in names:
+        store.add(name, b"")
+    return store
+
+
+def test_a_flat_folder_is_cut_where_the_names_seen_so_far_differ_from_the_others() -> None:
+    store = ranging(*(f"t/img_{number:03}.jpg" for number in range(1000)))
+    found = ranges_of(store, Division(40))
+    # First after img_039; then from img_140, img_240... on, each of which is as long.
+    assert found[:3] == ["t/img_039.jp", "t/img_04", "t/img_05"]
+    assert {f"t/img_{number}" for number in range(1, 10)} < set(found)
+    assert "t/img_14" in found and "t/img_99" in found
+    # Names of one more digit, and nothing behind the others, need no more.
+    assert len(found) < 120
+
+
+def test_no_range_begins_with_a_name_of_capitals() -> None:
+    # Those of IMG differ behind a capital: the service may compare them without case.
+    store = ranging(*(f"t/IMG_{number:03}" for number in range(100)), "t/img_000", "t/x")
+    assert ranges_of(store, Division(40)) == ["t/", "t/i", "t/x"]
+    assert ranges_of(ranging(*(f"T/{number:03}" for number in range(100))), Division(40), "T/")[1:3] == ["T/04", "T/05"]
+
+
+def test_a_range_that_would_be_empty_is_not_listed() -> None:
+    store = ranging(*(f"t/{first}{number:02}" for first in "abdh" for number in range(40)))
+    assert [each for each in ranges_of(store, Division(40)) if len(each) == 3] == ["t/b", "t/d", "t/h"]
+    assert max(each.size for each in store.asked("list_from")) == 1, "one blob says what is behind a cut"
+
+
+def test_a_service_that_lists_from_the_beginning_is_asked_once() -> None:
+    store = Ranging(everything)
+    for number in range(100):
+        store.add(f"t/{number:02}", b"")
+    listed(store, Division(40))
+    # The whole listing, that from a name on, and the one that looks for subfolders.
+    assert len(store.asked("list")) == 3
+
+
+def test_a_service_that_refuses_ranges_is_listed_as_before() -> None:
+    def refuse(request: Request) -> None:
+        if request.operation == "list_from":
+            raise StorageError("the version is not known", status=400)
+
+    store = ranging(*(f"t/{number:02}" for number in range(100)))
+    store.before = refuse
+    assert listed(store, Division(40)) == ["t/", "t/"]
+    # Folders are listed side by side all the same.
+    store = ranging(*(f"t/{folder}/{number:02}" for folder in "abcd" for number in range(40)))
+    store.before = refuse
+    assert sorted(listed(store, Division(40, shares=4)))[2:] == ["t/a/", "t/b/", "t/c/", "t/d/"]
+
+
+def test_a_folder_of_many_files_among_others_is_cut_as_well() -> None:
+    store = ranging(*(f"t/{folder}/{number:03}" for folder in "abcd" for number in range(300)))
+    found = ranges_of(store, Division(100, shares=4, names=10))
+    assert "t/a/1" in found and "t/d/2" in found
+
+
+def test_what_is_written_and_deleted_meanwhile_is_listed_at_most_once() -> None:
+    store = ranging(*(f"t/{number:04}" for number in range(0, 1000, 2)))
+    stays = {name for name in store.blobs if not name.endswith("8")}
+    numbers = iter(range(1, 1000, 2))
+
+    def change(request: Request) -> None:
+        with lock:
+            for number in islice(numbers, 5):
+                store.add(f"t/{number:04}", b"")
+                store.blobs.pop(f"t/{number + 7:04}" if number % 10 == 1 else "none", None)
+
+    lock = threading.Lock()
+    store.before = change
+    found = Counter(blob.name for blob in list_wide(store, "t/", Spill(), Division(40)))
+    assert set(found.values()) == {1} and set(found) >= stays
 
 
 def test_a_slow_disk_loses_no_blob(tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ from blobsync.local.index import Index, Record
 from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy
 from blobsync.plan.left_out import Exclusion
+from blobsync.plan.long_listing import LONG
 from blobsync.plan.pairing import Pair
-from blobsync.plan.survey import LONG, Listing, Request, Survey, complete, remember, remember_nothing, survey
+from blobsync.plan.survey import Listing, Request, Survey, complete, remember, remember_nothing, survey
 from blobsync.plan.transfer_plan import Route, Shape
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.protocol import BlobInfo

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, final
 
@@ -339,6 +340,8 @@ _BATCH_THREADS = 4
 _FEWEST_FOR_BATCHES = 1000
 _NO_PROPERTIES = BlobProperties()
 _NOTHING: dict[str, str] = {}
+# The oldest version whose List Blobs has startFrom.
+_FROM_A_NAME = {"x-ms-version": "2026-02-06"}
 
 
 @final
@@ -385,32 +388,19 @@ class RestBlobStore:
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         """List Blobs, flat. The next page is fetched while the caller works on this one."""
-        for entry in self._list(prefix, ""):
-            if isinstance(entry, BlobInfo):
-                yield entry
+        return self._only_blobs(prefix=prefix)
+
+    def list_from(self, prefix: str, start: str, most: int = 0) -> Iterator[BlobInfo]:
+        """List Blobs with ``startFrom``, flat."""
+        return self._only_blobs(prefix=prefix, startFrom=start, maxresults=str(most or ""))
 
     def first_blobs(self, prefix: str, most: int) -> Sequence[BlobInfo]:
         """List Blobs; a page may have fewer than it was asked for."""
-        query = {
-            "restype": "container",
-            "comp": "list",
-            "include": "metadata",
-            "prefix": prefix,
-            "maxresults": str(most),
-        }
-        found: list[BlobInfo] = []
-        page, markers = self._list_page(query, ""), Markers()
-        while True:
-            marker = self._understood("listing", markers.after, page)
-            entries = self._understood("listing", lambda page: [*list_page(page)], page)
-            found += (entry for entry in entries if isinstance(entry, BlobInfo))
-            if not marker or len(found) >= most:
-                return found[:most]
-            page = self._list_page(query, marker)
+        return list(islice(self._only_blobs(prefix=prefix, maxresults=str(most)), most))
 
     def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
         """List Blobs with the delimiter ``/``."""
-        return self._list(prefix, "/")
+        return self._list(prefix=prefix, delimiter="/")
 
     def head(self, name: str) -> BlobInfo | None:
         """Get Blob Properties; None if there is no such blob."""
@@ -436,11 +426,11 @@ class RestBlobStore:
 
     def list_versions(self, prefix: str = "") -> Iterator[BlobInfo]:
         """List Blobs with ``include=versions``; a current blob has no ``version`` where the account keeps none."""
-        return (each for each in self._list(prefix, "", "metadata,versions") if isinstance(each, BlobInfo))
+        return self._only_blobs(prefix=prefix, include="metadata,versions")
 
     def list_deleted(self, prefix: str = "") -> Iterator[BlobInfo]:
         """List Blobs with ``include=deleted``: those that have ``Deleted``."""
-        pages = self._pages(prefix, "", "metadata,deleted")
+        pages = self._pages(prefix=prefix, include="metadata,deleted")
         return (blob for page in pages for blob in self._understood("listing", deleted_in, page))
 
     def undelete(self, name: str) -> None:
@@ -638,27 +628,28 @@ class RestBlobStore:
             raise self._error(reply, "read", name)
         return reply
 
-    def _list(self, prefix: str, delimiter: str, include: str = "metadata") -> Iterator[BlobInfo | str]:
-        for page in self._pages(prefix, delimiter, include):
+    def _only_blobs(self, **which: str) -> Iterator[BlobInfo]:
+        return (entry for entry in self._list(**which) if isinstance(entry, BlobInfo))
+
+    def _list(self, **which: str) -> Iterator[BlobInfo | str]:
+        for page in self._pages(**which):
             try:
                 yield from list_page(page)
             except BadAnswerError as error:
                 raise StorageError(f"cannot parse the listing of {self._container}: {error}") from error
 
-    def _pages(self, prefix: str, delimiter: str, include: str) -> Iterator[bytes]:
-        """The pages of List Blobs, each of which is fetched while the caller works on the one before."""
+    def _pages(self, include: str = "metadata", **which: str) -> Iterator[bytes]:
+        """The pages of List Blobs. Each is fetched while the caller works on the one before, but for short ones."""
         query = {"restype": "container", "comp": "list", "include": include}
-        if prefix:
-            query["prefix"] = prefix
-        if delimiter:
-            query["delimiter"] = delimiter
+        query |= {name: value for name, value in which.items() if value}
         page = self._list_page(query, "")
         markers = Markers()
         while page:
             marker = self._understood("listing", markers.after, page)
-            coming = Ahead(self._list_page, query, marker) if marker else None
+            ask = partial(self._list_page, query, marker)
+            coming = (ask if "maxresults" in query else Ahead(ask).result) if marker else bytes
             yield page
-            page = coming.result() if coming else b""
+            page = coming()
 
     def _understood(self, what: str, read: Callable[[_S], _T], said: _S) -> _T:
         """Parse a response with ``read``. Raises ``StorageError`` if it is malformed."""
@@ -669,7 +660,7 @@ class RestBlobStore:
 
     def _list_page(self, query: Mapping[str, str], marker: str) -> bytes:
         full = {**query, "marker": marker} if marker else query
-        reply = self._http.send("GET", self._http.root, full, _NOTHING)
+        reply = self._http.send("GET", self._http.root, full, _FROM_A_NAME if "startFrom" in query else _NOTHING)
         if reply.status != 200:
             raise self._error(reply, "list")
         return reply.body
