@@ -134,10 +134,11 @@ class SentBlocks:
                 path=self._name,
             )
 
-    def finish(self, etag: str) -> None:
+    def finish(self, etag: str, md5: bytes = b"", blocks: Sequence[Block] = ()) -> None:
         """The blob is committed and verified."""
         if self._memory.journal is not None:
-            self._memory.journal.finish(self._blob, etag)
+            digests = (block.sha256 or b"" for block in blocks)
+            self._memory.journal.finish(self._blob, etag, b"".join([md5, *digests]))
 
     def _listed(self, journaled: dict[bytes, int], basis: RemoteState | None) -> Reusable:
         try:
@@ -388,7 +389,7 @@ class UploadJob(FileJob):
         # If the blob has other blocks than these, the next attempt replaces what this one wrote, and reuses nothing.
         self._condition, self._trusting = Precondition(etag=written.etag), False
         self._blocks.check(blocks)
-        self._blocks.finish(written.etag)
+        self._blocks.finish(written.etag, md5, blocks)
         return written
 
     def _properties(self) -> BlobProperties:

@@ -250,6 +250,12 @@ class BlockJournal:
             found |= dict(self._journal.rows(query, *batch))
         return found
 
+    def digests(self, blob: str, etag: str) -> bytes:
+        """The MD5 of this version, which this project wrote, and the SHA-256 of each of its blocks, one after the
+        other; empty if it is not known."""
+        query = "SELECT digests FROM digests WHERE blob = ? AND etag = ?"
+        return b"".join(digests for (digests,) in self._journal.rows(query, blob, etag)) if storable(blob) else b""
+
     def begin(self, blob: str, near: LocalState) -> None:
         """Start an upload of the file ``near`` to ``blob``. Keeps blocks that were sent for another version of it."""
         head = {"size": near.size, "mtime_ns": near.mtime_ns, "inode": near.inode}
@@ -269,12 +275,15 @@ class BlockJournal:
         if blob in self._ids:
             self._journal.put(self._ids[blob], Piece(sha256, size, 1))
 
-    def finish(self, blob: str, etag: str) -> None:
-        """Record that the blob was committed as the version ``etag``, and drop its other blocks."""
+    def finish(self, blob: str, etag: str, digests: bytes = b"") -> None:
+        """Record that the blob was committed as the version ``etag``, with these digests, and drop its other blocks."""
         for work in self._journal.find(blob):
             self._journal.remove(work.id)
         if storable(blob):
-            self._journal.write(("INSERT OR REPLACE INTO committed (blob, etag) VALUES (?, ?)", (blob, etag)))
+            self._journal.write(
+                ("INSERT OR REPLACE INTO committed VALUES (?, ?)", (blob, etag)),
+                ("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", (blob, etag, digests)),
+            )
 
     def save(self) -> None:
         """Write what was recorded since the last save."""

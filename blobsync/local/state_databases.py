@@ -66,7 +66,7 @@ create index if not exists transfers_by_time on transfers (began)
 )
 
 UNFINISHED = Layout(
-    1,
+    2,
     """
 -- Uploads, downloads and fetches that are not finished, and what of each is done (resume_records).
 create table if not exists unfinished (
@@ -75,11 +75,14 @@ create table if not exists unfinished (
 create table if not exists pieces (
     work integer not null, key not null, size integer not null, mark, primary key (work, key)) without rowid;
 create table if not exists committed (blob text primary key, etag text not null) without rowid;
+-- The MD5 of a version that was committed, and the SHA-256 of each of its blocks.
+create table if not exists digests (blob text primary key, etag text not null, digests blob not null) without rowid;
 -- Of transfers and keepers at work, and of transfers that have begun: what they said last, as JSON.
 create table if not exists running (
     kind text not null, id text not null, record text not null, stop integer not null default 0,
     primary key (kind, id)) without rowid
 """,
+    extends=(1,),
     earlier=migration.UNFINISHED,
     take_over=migration.take_over_unfinished,
 )

@@ -43,6 +43,7 @@ _MIB = 1024 * 1024
 
 # Bytes; smaller files are sent in one request.
 ONE_REQUEST = 2 * _MIB
+_MD5, _SHA256 = 16, 32
 
 
 def _steps() -> Iterator[tuple[int, int]]:
@@ -74,29 +75,29 @@ def block_size(size: int) -> int:
     return _STEPS[bisect_left(_LIMITS, size)][1]
 
 
-class BlockDigests:
-    """The SHA-256 of each block of a file of ``size`` bytes, which come in their order."""
+def digests_of(read: Callable[[int, int], bytes], size: int, known: bytes) -> bytes:
+    """The MD5 of a file of ``size`` bytes, and the SHA-256 of each of its blocks, one after the other.
 
-    def __init__(self, size: int) -> None:
-        self._block = self._left = block_size(size)
-        self._hash = hashlib.sha256()
-        self._whole: list[bytes] = []
+    ``known`` are those of a version of the same size: the MD5 is computed only if a block differs. ``read`` gets an
+    offset and a length.
+    """
 
-    def update(self, data: bytes) -> None:
-        """Add bytes."""
-        rest = memoryview(data)
-        while rest:
-            part, rest = rest[: self._left], rest[self._left :]
-            self._hash.update(part)
-            self._left -= len(part)
-            if not self._left:
-                self._whole.append(self._hash.digest())
-                self._left, self._hash = self._block, hashlib.sha256()
+    def pieces(start: int, end: int) -> Iterator[bytes]:
+        return (read(at, min(_MIB, end - at)) for at in range(start, end, _MIB))
 
-    def digests(self) -> bytes:
-        """One after the other."""
-        last = [self._hash.digest()] if self._left < self._block else []
-        return b"".join([*self._whole, *last])
+    block, whole, blocks = block_size(size), None, []
+    for start in range(0, size, block):
+        end, digest = min(start + block, size), hashlib.sha256()
+        for piece in pieces(start, end):
+            digest.update(piece)
+            if whole is not None:
+                whole.update(piece)
+        blocks.append(digest.digest())
+        if whole is None and blocks[-1] != known[_MD5 + _SHA256 * (len(blocks) - 1) :][:_SHA256]:
+            whole = hashlib.md5(usedforsecurity=False)
+            for piece in pieces(0, end):
+                whole.update(piece)
+    return b"".join([known[:_MD5] if whole is None else whole.digest(), *blocks])
 
 
 class Reusable(NamedTuple):

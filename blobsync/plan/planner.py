@@ -68,6 +68,7 @@ def request_for(context: ProjectContext, leg: Leg, options: TransferOptions) -> 
         patterns=leg.patterns,
         spill=context.spill,
         stop=context.stop,
+        journal=context.journal,
     )
 
 

@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -37,13 +37,14 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation, is_source, reaches_another
 from blobsync.base.reasons import Reason
 from blobsync.base.stopping import NEVER, StopRequest
-from blobsync.local.files import hash_file, reading_threads
+from blobsync.local.files import SourceFile, hash_file, reading_threads
 from blobsync.local.index import PairIndex, Record
 from blobsync.local.names import OWN_BLOBS, is_temporary, local_problem
-from blobsync.local.os_errors import where_to_look
+from blobsync.local.os_errors import ChangedWhileReadError, where_to_look
+from blobsync.local.resume_records import BlockJournal
 from blobsync.local.sorted_runs import Spill, Spool
 from blobsync.local.tree import LinkPolicy, walk
-from blobsync.plan.blocks import ONE_REQUEST, BlockDigests
+from blobsync.plan.blocks import ONE_REQUEST, digests_of
 from blobsync.plan.clashes import blob_hint, both_hint
 from blobsync.plan.left_out import (
     FAULTS,
@@ -77,11 +78,13 @@ def complete(
     emit: Emit = ignore,
     stop: StopRequest = NEVER,
     now_ns: Callable[[], int] = time.time_ns,
+    journal: BlockJournal | None = None,
 ) -> Iterator[Pair]:
     """Add each pair's record, and the checksums that are needed to decide, a batch at a time.
 
     ``compare_content``: blobs without an MD5 are read if their size does not decide. ``emit`` gets a ``Hashing`` for
-    files that are read; ``stop`` ends the reading; ``now_ns`` is the clock of file times.
+    files that are read; ``stop`` ends the reading; ``now_ns`` is the clock of file times; ``journal`` knows the blocks
+    of what this project wrote.
     """
     threads = reading_threads()
     while batch := list(islice(pairs, _BATCH)):
@@ -92,7 +95,8 @@ def complete(
         size = sum(_near(batch[at], part).size for at in unknown)
         if unknown:
             emit(Hashing(len(unknown), size))
-        read = side_by_side(partial(_with_local_checksums, part, now_ns), [batch[at] for at in unknown], threads, stop)
+        look = partial(_with_local_checksums, part, journal, now_ns)
+        read = side_by_side(look, [batch[at] for at in unknown], threads, stop)
         for at, pair in zip(unknown, read, strict=True):
             batch[at] = pair
         if unknown:
@@ -177,17 +181,19 @@ def _near(pair: Pair, part: LivePart) -> LocalState:
 _TICK_NS = 2_000_000_000
 
 
-def _with_local_checksums(part: LivePart, now_ns: Callable[[], int], pair: Pair) -> Pair:
+def _with_local_checksums(part: LivePart, journal: BlockJournal | None, now_ns: Callable[[], int], pair: Pair) -> Pair:
     near = source_is_near(part.route)
     end, other = (part.source, pair.destination) if near else (part.destination, pair.source)
-    state = _near(pair, part)
+    state, there = _near(pair, part), part.destination
     assert isinstance(end, LocalLocation)
     assert other is not None
-    is_sent = near and pair.record is not None and is_as_recorded(other, pair.record.remote)
     is_settled = now_ns() - max(state.mtime_ns, state.ctime_ns) > _TICK_NS
-    if is_sent and is_settled and state.size > ONE_REQUEST:
+    known = b""
+    if journal is not None and is_settled and isinstance(there, OpenBlob) and isinstance(other, RemoteState):
+        known = journal.digests(str(there.child(pair.path)), other.etag) if state.size > ONE_REQUEST else b""
+    if known:
         # If it has changed it is sent in blocks, and only those are read again that the service lacks.
-        hashed = _hash_with_blocks(end.at(pair.path), state)
+        hashed = _hash_with_blocks(end.at(pair.path), state, known)
     else:
         hashed = _hash_file(end.at(pair.path), state, with_crc64=other.crc64 is not None)
     return pair._replace(source=hashed) if near else pair._replace(destination=hashed)
@@ -199,11 +205,13 @@ def _hash_file(file: Path, state: LocalState, *, with_crc64: bool) -> LocalState
     return hashed if hashed is not None and hashed.same_file(state) else state
 
 
-def _hash_with_blocks(file: Path, state: LocalState) -> LocalState:
-    """As :func:`_hash_file`, with the blocks."""
-    blocks = BlockDigests(state.size)
-    hashed = hash_file(file, also=blocks.update)
-    return replace(hashed, blocks=blocks.digests()) if hashed is not None and hashed.same_file(state) else state
+def _hash_with_blocks(file: Path, state: LocalState, known: bytes) -> LocalState:
+    """As :func:`_hash_file`, with the blocks; ``known`` as of ``digests_of``."""
+    with suppress(LocalFileError, ChangedWhileReadError), closing(SourceFile(file, state)) as source:
+        digests = digests_of(source.read_at, state.size, known)
+        source.check_unchanged()
+        return replace(state, md5=digests[:16], blocks=digests[16:])
+    return state
 
 
 def hash_with_crc64(file: Path, new: Callable[[], JoinedCrc64 | None] = _new_crc64) -> LocalState | None:
@@ -270,6 +278,7 @@ class Request(NamedTuple):
     clock: Callable[[], float] = time.monotonic
     spill: Spill = Spill()
     stop: StopRequest = NEVER
+    journal: BlockJournal | None = None
 
     @property
     def chooses(self) -> bool:
@@ -358,6 +367,7 @@ def survey(request: Request, emit: Emit) -> Survey:
             request.compare_content,
             emit,
             request.stop,
+            journal=request.journal,
         ),
         emit,
         request.stop,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from blobsync.plan.blocks import BlockDigests, block_size
+from blobsync.plan.blocks import block_size, digests_of
 from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS
 
 MIB = 1024 * 1024
@@ -51,12 +51,24 @@ def test_the_sizes_at_which_blocks_become_larger() -> None:
     assert [block_size(size + 1) // MIB for size in sizes[1:-1]] == [4, 8, 16, 32]
 
 
-@pytest.mark.parametrize("size", [0, 1, 2 * MIB, 2 * MIB + 1, 4 * MIB, 5 * MIB])
-@pytest.mark.parametrize("piece", [700_001, 2 * MIB, 6 * MIB])
-def test_a_file_has_one_digest_for_each_of_its_blocks_however_its_bytes_come(size: int, piece: int) -> None:
-    body = b"0123456789abcdef" * (size // 16) + b"x" * (size % 16)
-    digests = BlockDigests(size)
-    for start in range(0, size, piece):
-        digests.update(body[start : start + piece])
-    blocks = [body[start : start + 2 * MIB] for start in range(0, size, 2 * MIB)]
-    assert digests.digests() == b"".join(hashlib.sha256(block).digest() for block in blocks)
+@pytest.mark.parametrize("size", [1, 2 * MIB, 2 * MIB + 1, 4 * MIB, 5 * MIB])
+@pytest.mark.parametrize("changed", [None, 0, 1, 2])
+def test_a_file_has_an_md5_and_a_digest_for_each_of_its_blocks(size: int, changed: int | None) -> None:
+    body = bytearray(b"0123456789abcdef" * (size // 16) + b"x" * (size % 16))
+    known = _digests(body)
+    if changed is not None and changed * 2 * MIB < size:
+        body[changed * 2 * MIB] ^= 1
+    for before in (known, b""):
+        assert digests_of(lambda at, length: bytes(body[at : at + length]), size, before) == _digests(body)
+
+
+def test_the_md5_of_a_file_whose_blocks_are_known_is_not_computed() -> None:
+    body = b"a" * 5 * MIB
+    known = bytes(16) + _digests(body)[16:]
+    assert digests_of(lambda at, length: body[at : at + length], len(body), known)[:16] == bytes(16)
+    assert digests_of(lambda at, length: body[at : at + length], len(body), known[:-1] + b"!") == _digests(body)
+
+
+def _digests(body: bytes | bytearray) -> bytes:
+    blocks = [body[start : start + 2 * MIB] for start in range(0, len(body), 2 * MIB)]
+    return b"".join([hashlib.md5(body).digest(), *(hashlib.sha256(block).digest() for block in blocks)])

@@ -53,8 +53,9 @@ def test_what_was_put_is_known_until_the_blob_is_finished(journal: BlockJournal)
     assert journal.staged(BLOB) == {sha("one"): 10, sha("two"): 5}
     assert journal.staged(BLOB + "b") == {}
     assert journal.unfinished([BLOB, "other"]) == {BLOB: Unfinished(30, 1, 3, 15)}
-    journal.finish(BLOB, "0x1")
+    journal.finish(BLOB, "0x1", b"md5 and blocks")
     assert journal.staged(BLOB) == {} == journal.unfinished([BLOB])
+    assert (journal.digests(BLOB, "0x1"), journal.digests(BLOB, "0x2")) == (b"md5 and blocks", b"")
     assert journal.committed([BLOB, "other"]) == {BLOB: "0x1"}
 
 
@@ -193,6 +194,7 @@ def test_names_that_are_not_unicode_have_no_record(journal: BlockJournal) -> Non
     journal.begin(name, NEAR)
     journal.put(name, sha("one"), 1)
     journal.finish(name, "0x1")
+    assert not journal.digests(name, "0x1")
     assert not journal.staged(name) and not journal.committed([name]) and not journal.unfinished([name])
 
 

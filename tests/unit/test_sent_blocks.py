@@ -95,8 +95,10 @@ def test_each_content_is_sent_once_and_what_the_service_has_counts_with_a_journa
     # It takes nothing from before: there is nothing to be asked.
     sent.check([block(THREE)])
     assert place.asked == 0
-    sent.finish("an etag")
+    sent.finish("an etag", b"md5", [block(ONE), block(TWO)])
     assert place.journal.committed([place.blob]) == ({place.blob: "an etag"} if journal else {})
+    digests = b"md5" + b"".join(there)
+    assert place.journal.digests(place.blob, "an etag") == (digests if journal else b"")
 
 
 def test_what_a_killed_run_put_is_there(place: Place) -> None:

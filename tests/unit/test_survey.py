@@ -20,6 +20,7 @@ from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.base.stopping import StopRequest
 from blobsync.local.index import Index, Record
+from blobsync.local.resume_records import BlockJournal
 from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy
 from blobsync.plan.left_out import Exclusion
@@ -714,45 +715,64 @@ def test_a_file_whose_md5_is_known_is_not_read_again(place: Place) -> None:
     assert pair.source == here and pair.destination is not None and pair.destination.md5 == md5(b"body")
 
 
+def digests_of(body: bytes) -> bytes:
+    blocks = (body[: 2 << 20], body[2 << 20 :])
+    return b"".join([md5(body), *(hashlib.sha256(block).digest() for block in blocks)])
+
+
 @pytest.mark.parametrize(
     ("size", "etag", "age", "in_blocks"),
     [(3 << 20, "", 1, True), (2 << 20, "", 1, False), (3 << 20, "0xA", 1, False), (3 << 20, "", 0, False)],
     ids=["large", "one request", "another version there", "just changed"],
 )
 @pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
-def test_blocks_are_hashed_where_only_a_file_that_goes_in_blocks_may_have_changed(
-    place: Place, route: Route, size: int, etag: str, age: int, *, in_blocks: bool
+def test_blocks_are_hashed_where_those_of_the_blob_are_known(
+    place: Place, tmp_path: Path, route: Route, size: int, etag: str, age: int, *, in_blocks: bool
 ) -> None:
-    body = b"a" * size
-    here, there = place.write("a", body), place.store.add("v/a", b"b" * size)
-    known = RemoteState(size, etag or there.etag, md5(b"b" * size))
-    place.records.put({"v/a": Record(LocalState(size, 1, 1, 1, known.md5), known)})
+    body, before = b"a" * size, b"b" * size
+    here, there = place.write("a", body), place.store.add("v/a", before)
+    journal = BlockJournal(tmp_path / "unfinished.sqlite")
+    journal.finish(str(place.store.container.child("v/a")), etag or there.etag, digests_of(before))
     changed = max(here.mtime_ns, here.ctime_ns)
     blob = RemoteState(size, there.etag, there.md5)
     pairs = iter([Pair("a", here, blob) if route is Route.UPLOAD else Pair("a", blob, here)])
     request, now = place.request(route), changed + 2_000_000_000 + age
-    (pair,) = complete(pairs, request.part, place.records, compare_content=False, now_ns=lambda: now)
+    (pair,) = complete(pairs, request.part, place.records, compare_content=False, now_ns=lambda: now, journal=journal)
     found = pair.source if route is Route.UPLOAD else pair.destination
     assert isinstance(found, LocalState) and found == replace(here, md5=md5(body))
-    blocks = (body[: 2 << 20], body[2 << 20 :])
-    digests = b"".join(hashlib.sha256(block).digest() for block in blocks)
-    assert found.blocks == (digests if in_blocks and route is Route.UPLOAD else b"")
+    assert found.blocks == (digests_of(body)[16:] if in_blocks and route is Route.UPLOAD else b"")
+
+
+def test_the_md5_of_a_file_whose_blocks_are_those_of_the_blob_is_the_one_on_record(
+    place: Place, tmp_path: Path
+) -> None:
+    body = b"a" * (3 << 20)
+    here, there = place.write("a", body), place.store.add("v/a", body)
+    journal = BlockJournal(tmp_path / "unfinished.sqlite")
+    journal.finish(str(place.store.container.child("v/a")), there.etag, bytes(16) + digests_of(body)[16:])
+    later = max(here.mtime_ns, here.ctime_ns) + 10_000_000_000
+    pairs = iter([Pair("a", here, RemoteState(there.size, there.etag, there.md5))])
+    request = place.request(Route.UPLOAD)
+    (pair,) = complete(pairs, request.part, place.records, compare_content=False, now_ns=lambda: later, journal=journal)
+    assert pair.source is not None and pair.source.md5 == bytes(16)
 
 
 @pytest.mark.parametrize("fate", ["edited", "gone"])
-def test_a_large_file_that_changed_since_its_stat_gets_neither_md5_nor_blocks(place: Place, fate: str) -> None:
+def test_a_large_file_that_changed_since_its_stat_gets_neither_md5_nor_blocks(
+    place: Place, tmp_path: Path, fate: str
+) -> None:
     body = b"a" * (3 << 20)
     here, there = place.write("a", body), place.store.add("v/a", body)
-    known = RemoteState(len(body), there.etag, there.md5)
-    place.records.put({"v/a": Record(LocalState(len(body), 1, 1, 1, known.md5), known)})
+    journal = BlockJournal(tmp_path / "unfinished.sqlite")
+    journal.finish(str(place.store.container.child("v/a")), there.etag, digests_of(body))
     (place.folder / "a").unlink()
     if fate == "edited":
         place.write("a", body)
         os.utime(place.folder / "a", ns=(1, 1))
     later = max(here.mtime_ns, here.ctime_ns) + 10_000_000_000
     request = place.request(Route.UPLOAD)
-    pairs = iter([Pair("a", here, known)])
-    (pair,) = complete(pairs, request.part, place.records, compare_content=False, now_ns=lambda: later)
+    pairs = iter([Pair("a", here, RemoteState(len(body), there.etag, there.md5))])
+    (pair,) = complete(pairs, request.part, place.records, compare_content=False, now_ns=lambda: later, journal=journal)
     assert isinstance(pair.source, LocalState)
     assert (pair.source, pair.source.blocks) == (here, b"")
 

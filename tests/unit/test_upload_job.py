@@ -163,6 +163,8 @@ def test_a_larger_file_goes_in_blocks_named_by_their_content(place: Place) -> No
     found = remote_state(place.store, NAME)
     blob = str(place.store.container.child(NAME))
     assert found is not None and place.journal.committed([blob]) == {blob: found.etag}
+    digests = b"".join(hashlib.sha256(piece).digest() for piece in PIECES)
+    assert place.journal.digests(blob, found.etag) == hashlib.md5(BODY).digest() + digests
 
 
 @pytest.mark.parametrize("journal", [True, False])
