@@ -8,7 +8,7 @@ of the Azure SDKs have recorded of such accounts, and what others have measured 
 - a directory and a blob cannot share a name, and a blob has nothing below it;
 - the directories above a blob are made with it, stay when it goes, and are deleted only when they are empty;
 - Put Block and Put Block List are refused for a file that was written through the other end, Put Blob is not;
-- there are no versions, no snapshots and no batches.
+- there are no versions, no snapshots, no batches, and no listings from a name on (``startFrom``).
 
 The other end (``dfs``) is served at the same address: directories, files (create, append, flush), rename with
 conditions, deletion and access control lists. Its signatures are not checked; of a SAS, the rights are. A rename gives
@@ -97,7 +97,7 @@ class DataLake(Proxy):
     # -- the blob end -------------------------------------------------------------------------------------
 
     async def _container(self, link: Link, request: Request, name: str, query: Mapping[str, str]) -> bool:
-        if name == "list" and "versions" in query.get("include", ""):
+        if name == "list" and ("versions" in query.get("include", "") or "startFrom" in query):
             return await self._answer(link, request, error_response(*_NOT_HERE))
         if name == "list":
             return await self._list(link, request, query)
