@@ -70,11 +70,6 @@ class Rule:
         """Whether it was written for blobsync, and not for git or Azure ML."""
         return self.file.endswith((IGNORE_FILES[-1], ": ignore"))
 
-    @property
-    def where(self) -> str:
-        """``.gitignore:3``."""
-        return f"{self.file}:{self.line}" if self.line else self.file
-
 
 @dataclass(frozen=True, slots=True)
 class PatternList:

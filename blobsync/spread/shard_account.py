@@ -103,12 +103,6 @@ class ShardAccount:
         if self.reused:
             listener.emit(BytesReused(-self.reused))
 
-    def begin_again(self, worker: str, listener: Listener) -> None:
-        """Begin another attempt, by another worker."""
-        self.take_back(listener)
-        self.moving = self.reused = 0
-        self.worker = worker
-
     def again(self) -> list[ShardAccount]:
         """Shards for another worker: the files that are left, in halves, so that a file that crashes its worker affects
         fewer others. Empty after the last attempt."""

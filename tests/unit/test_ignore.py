@@ -175,9 +175,9 @@ def test_a_project_inside_a_repository_gets_the_rules_around_it(tmp_path: Path) 
     git_ignores(tmp_path, [])
     rules = project_rules(tmp_path / "sub/proj")
     found = {name: rules.decide(name, folder=False) for name in ("x", "a.log", "y")}
-    assert {name: rule and rule.where for name, rule in found.items()} == {
-        "x": "../../.gitignore:2",
-        "a.log": "../../.gitignore:1",
+    assert {name: rule and (rule.file, rule.line) for name, rule in found.items()} == {
+        "x": ("../../.gitignore", 2),
+        "a.log": ("../../.gitignore", 1),
         "y": None,
     }
 
@@ -196,11 +196,11 @@ def decided(root: Path, path: str, ignore: tuple[str, ...] = ()) -> Rule | None:
 def test_later_kinds_of_files_win(tmp_path: Path) -> None:
     make(tmp_path, {".gitignore": "a\nb\nc\nd\n", ".amlignore": "!a\n!b\n!c\n", ".blobsyncignore": "a\nb\n"})
     answers = [decided(tmp_path, name, ("!a",)) for name in "abcd"]
-    assert [rule and (rule.where, rule.takes_in) for rule in answers] == [
-        ("aml.yaml: ignore", True),
-        (".blobsyncignore:2", False),
-        (".amlignore:3", True),
-        (".gitignore:4", False),
+    assert [rule and (rule.file, rule.line, rule.takes_in) for rule in answers] == [
+        ("aml.yaml: ignore", 0, True),
+        (".blobsyncignore", 2, False),
+        (".amlignore", 3, True),
+        (".gitignore", 4, False),
     ]
 
 

@@ -613,8 +613,9 @@ def test_bytes_are_reported_once_whatever_becomes_of_the_worker() -> None:
     listener = RecordingListener()
     account = ShardAccount(Shard(0, Route.UPLOAD, "d", "s", "t", (_action("a", source=_FILE), _action("b", 7))))
     account.tell(4, 2, listener)
-    account.begin_again("n2", listener)
-    assert (listener.bytes, listener.reused, account.moving, account.reused) == (0, 0, 0, 0)
+    account.take_back(listener)
+    assert (listener.bytes, listener.reused) == (0, 0)
+    account = ShardAccount(account.shard)
     account.tell(3, 2, listener)
     account.moved(FileRecord("a", _FILE, _BLOB, 2))
     assert (account.moving, account.reused) == (0, 0)
@@ -652,18 +653,19 @@ def test_where_nothing_moves_nobody_hears_of_bytes() -> None:
     account.tell(3, 0, listener)
     account.tell(0, 2, listener)
     assert listener.calls == [("moved", 3), ("reused", 2)]
-    account.begin_again("n2", listener)
+    account.take_back(listener)
     assert listener.calls[2:] == [("moved", -3), ("reused", -2)]
 
 
 def test_files_and_bytes_are_those_of_the_worker_that_has_the_shard() -> None:
     account, listener = _account(3), RecordingListener()
-    account.begin_again("n1", listener)
+    account.worker = "n1"
     account.tell(5, 0, listener)
     account.moved(FileRecord("f00000", _FILE, _BLOB))
     account.arrived(listener)
     account.tell(4, 0, listener)
-    account.begin_again("n2", listener)
+    account.take_back(listener)
+    account = ShardAccount(account.shard, worker="n2")
     account.tell(5, 0, listener)
     account.moved(FileRecord("f00001", _FILE, _BLOB))
     account.arrived(listener)
