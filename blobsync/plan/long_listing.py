@@ -8,6 +8,9 @@ The names seen so far say where to cut, and a request for one blob says what is 
 be long is cut again. Cuts are made of digits and small letters: a service that compares without case then lists too
 much, but never too little. What a service lists out of order, or before the name that it was asked for, counts for
 nothing: the first listing goes on in its place.
+
+A range is left where the next one begins: an end that the service heeds (``endBefore``), and listings in Arrow's form,
+are a preview that few accounts have.
 """
 
 from __future__ import annotations
