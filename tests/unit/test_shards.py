@@ -215,7 +215,9 @@ def test_the_file_has_every_field_that_an_engine_reads() -> None:
     stat = {"size", "mtime_ns", "ctime_ns", "inode"}
     # A CRC64 is known only while files are compared, and blocks only in the process that hashed them.
     assert {field.name for field in dataclasses.fields(LocalState)} == {*stat, "md5", "crc64", "blocks"}
-    assert {field.name for field in dataclasses.fields(RemoteState)} == {"size", "etag", "md5", "tier", "crc64"}
+    # Only an undo copies earlier versions, in one process.
+    blob = {"size", "etag", "md5", "tier", "crc64"}
+    assert {field.name for field in dataclasses.fields(RemoteState)} == {*blob, "version"}
 
 
 def test_a_file_of_a_list_of_urls_has_what_the_list_says_of_it() -> None:
