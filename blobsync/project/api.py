@@ -655,9 +655,9 @@ class Project:
     def features_in(self, plan: TransferPlan) -> dict[BlobContainer, AccountFeatures]:
         """:meth:`features` of each container that ``plan`` reads or writes, sources outside Azure left out."""
         ends = (end for part in plan.parts for end in (part.source, part.destination) if isinstance(end, BlobLocation))
-        containers = {end.container for end in ends}
         account = self.connections.account
-        return {each: self.features(each) for each in sorted(containers) if not account(each).is_source}
+        containers = {end.container for end in ends if not account(end.container).is_source}
+        return {each: self.features(each) for each in sorted(containers)}
 
     def recovery(self, container: BlobContainer) -> str:
         """Whether what is deleted from a container can be had back, and how: one sentence."""

@@ -32,7 +32,7 @@ class AccountFeatures:
         soft = "unknown" if days is None else count_text(days, "day") if days else "no"
         return (
             f"versioning: {_word(self.versioning)}; soft delete: {soft}; "
-            f"hierarchical namespace: {_word(self.hns)}; immutability: {_word(self.immutability)}"
+            f"HNS: {_word(self.hns)}; immutability: {_word(self.immutability)}"
         )
 
     @property

@@ -130,4 +130,4 @@ def test_doctor_finds_nothing_left_behind_where_there_are_directories(project: P
     write_tree(project.data, {"a": b"1"})
     assert project.run("u", "data").code == 0
     shown = project.run("doctor")
-    assert "hierarchical namespace: yes" in shown.out and "leftovers" not in shown.out, str(shown)
+    assert "HNS: yes" in shown.out and "leftovers" not in shown.out, str(shown)

@@ -194,6 +194,8 @@ def test_tasks_of_a_sweep_are_pods_with_logs_and_outputs_of_their_own(lab: KubeL
     line += "; case {n} in 1) exit 1;; 2) sleep 600;; esac"
     job_id = lab.submit("k8s", "--zip", "--sweep", "n=0..2", "--sweep", "word=a b,$(pwd),it's", "--parallel", "2", line)
     assert wait_until(lambda: states(lab, job_id)[1:] == ["Failed", "Running"], seconds=PATIENCE, pause=0.3)
+    # A pod runs before its program does.
+    assert wait_until(lambda: "it's" in lab.project.run("logs", f"{job_id}/2").out, seconds=PATIENCE, pause=0.3)
     lab.run("abort", f"{job_id}/2")
     ended = lab.until(job_id)
     assert (ended["status"], ended["task_counts"]) == ("Failed", {"Completed": 1, "Failed": 1, "Canceled": 1}), ended

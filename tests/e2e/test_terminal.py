@@ -96,7 +96,7 @@ def test_plan_and_verify_are_short_unless_asked(
     assert plan.answer()[0] == "not at the destination yet:"
     assert plan.answer()[11] == "  ... and 110 more, --full shows all"
     assert plan.answer()[12] == "would upload 120 files, 240 KB"
-    assert len(plan.answer()) == 13
+    assert len(plan.answer()) == 14 and "versioning: " in plan.answer()[13]
     # The part that has columns fits into any of the widths.
     assert plan.lines()[:12] == plan.answer()[:12]
     verify = see(project, "verify", "data/v", columns=columns)
@@ -108,11 +108,11 @@ def test_full_lists_everything_and_quiet_only_counts(project: Project, container
     write_tree(project.data / "v", _FILES)
     project.configure(container)
     full = see(project, "plan", "u", "data/v", "--full", columns=40)
-    assert len(full.answer()) == 122
+    assert len(full.answer()) == 123
     quiet = see(project, "plan", "u", "data/v", "-q", columns=40)
     # The estimated seconds are those of the moment.
     counts = [[re.sub(r"[\d.]+ s\b", "N s", line) for line in each.answer()] for each in (quiet, full)]
-    assert (counts[0], quiet.bars()) == (counts[1][-1:], [])
+    assert (counts[0], quiet.bars()) == (counts[1][-2:-1], [])
     assert len(see(project, "verify", "data/v", "--full", columns=40).answer()) == 121
     assert see(project, "verify", "data/v", "-q", columns=40).answer() == ["120 local only; 0 B equal"]
 
@@ -130,7 +130,8 @@ def test_questions_stand_alone_and_are_answered(
         ("y\n", 0, "deleted 2 blobs, 6 B"),
     ):
         ended = _answered(project, keys, "rm", "data/v", columns=columns)
-        asked, *after = ended.answer()[1:]
+        kept, asked, *after = ended.answer()[1:]
+        assert "may keep deleted blobs or not" in kept, str(ended)
         assert asked.startswith("delete 2 blobs, 6 B? [y/N]"), str(ended)
         assert (ended.code, after) == (code, [said]), str(ended)
         assert container.names() == ([] if code == 0 else ["data/v/a", "data/v/b"])

@@ -111,5 +111,5 @@ def test_each_container_has_its_own(tmp_path: Path) -> None:
 
 def test_it_is_said_in_one_line() -> None:
     found = AccountFeatures(True, 1, None, False)
-    assert str(found) == "versioning: yes; soft delete: 1 day; hierarchical namespace: unknown; immutability: no"
+    assert str(found) == "versioning: yes; soft delete: 1 day; HNS: unknown; immutability: no"
     assert "soft delete: no;" in str(AccountFeatures(soft_delete_days=0))

@@ -299,6 +299,9 @@ TYPED: Mapping[str, str] = {
     "qos": "high",
     "gres": "gpu:{gpus}",
     "array": "0-3",
+    "sweep": "lr=0.1,0.2\nseed=1,2",
+    "zip": "yes",
+    "parallel": "1",
     "queue": "team",
     "priority_class": "high",
     "cpu": "6",
@@ -335,6 +338,8 @@ TYPED: Mapping[str, str] = {
 WITH_CHECKPOINTS = {"folder_mode:data": "upload", "folder_checkpoints:data": "*"}
 BESIDE: Mapping[str, Mapping[str, str]] = {
     "folder_parts:data": {"folder_mode:data": "download"},
+    "zip": {"sweep": "lr=0.1,0.2\nseed=1,2"},
+    "parallel": {"sweep": "lr=0.1,0.2"},
     **{f"{field.name}:data": WITH_CHECKPOINTS for field in FOLDER_FIELDS[2:]},
 }
 BARE: Mapping[str, Mapping[str, Any]] = {
@@ -397,6 +402,6 @@ def test_the_files_hold_every_key_of_the_ancestors() -> None:
     tops = {name.partition(".")[0] for name in there}
     missing = {*known_keys._ACT, *known_keys._PHILLY} - tops
     assert missing == {"azure_blob_config_file", "datastore_name", "platform", "aks_compute"} - tops
-    ours = {"ignore", "include", "mode", "blob_fuse_options", "checkpoints", *CHECKPOINT_KEYS}
+    ours = {"ignore", "include", "mode", "blob_fuse_options", "checkpoints", "modes", "times", *CHECKPOINT_KEYS}
     assert {name for name in FOLDER if f"config_param.*.{name}" not in there} <= ours
     assert tops <= CLUSTER.keys()
