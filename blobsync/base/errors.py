@@ -115,7 +115,7 @@ class FailureCode(str, Enum):
     LINK_REFUSED = "link_refused", "a symlink is refused, because of `--links error` or where it leads"
     MIRROR_REFUSED = "mirror_refused", "the deletions of `--mirror` look like a mistake", ExitCode.USAGE
     TRASH_TOO_SMALL = "trash_too_small", "the trash cannot hold the local files that would go", ExitCode.USAGE
-    UNDO_IMPOSSIBLE = "undo_impossible", "what is asked could not be undone, and the cluster file has `undo: required`", ExitCode.USAGE
+    UNDO_IMPOSSIBLE = "undo_impossible", "what could not be undone is refused by `undo: required`", ExitCode.USAGE
     PLAN_FILE_INVALID = "plan_file_invalid", "a saved plan cannot be read, or is out of date", ExitCode.USAGE
     LOCK_INVALID = (
         "lock_invalid",
