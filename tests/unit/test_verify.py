@@ -151,4 +151,6 @@ def test_files_that_are_not_equal_go_to_the_disk_above_the_limit(world: World, *
 def test_the_commands_page_documents_each_class() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     table = page.partition("| `status` in `--json` | meaning |\n")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)` \| .+ \|$", table, re.MULTILINE) == list(CLASSES)
+    # One row may say two that mirror each other.
+    cells = re.findall(r"^\| ([^|]+) \| .+ \|$", table, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(cells))) == sorted(CLASSES)
