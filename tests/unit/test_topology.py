@@ -164,8 +164,8 @@ def test_the_pages_say_how_many_gpus_a_job_gets_that_asks_for_none(tmp_path: Pat
     ((aml, on_aml),), ((local, here),) = sizes(*SERVICES), sizes("local")
     assert sizes("slurm", "kubernetes") == {(0, 1)} and (aml, local) == (on_aml, here)
     default = f"{aml} on Azure ML, {local} on local, none on Slurm and Kubernetes"
-    meaning = "GPUs of a node; an instance type whose name says them (`ND40_v2g1`: one) comes first"
-    assert documented("configuration.md", "`gpu_per_node`") == f"whole number | {default} | {meaning}"
+    meaning = "an instance type whose name says them (`ND40_v2g1`: one) comes first"
+    assert documented("configuration.md", "`gpu_per_node`") == f"GPUs of a node: {default}; {meaning}"
     words = {1: "one", 4: "four"}
     assert documented("jobs.md", "neither `-n` nor `gpu_per_node`") == (
         f"{words[aml]} GPUs on Azure ML, {words[local]} on this machine, one process without a GPU on Slurm"
