@@ -228,7 +228,8 @@ def _entry_lines(entries: Iterator[ListingEntry], *, long: bool) -> Iterator[str
         elif entry.is_folder:
             yield f"{'folder':>10}  {'':20}  {'':8}  {entry.path}"
         else:
-            modified = zulu_text(entry.last_modified or 0)
+            # A lock has no times.
+            modified = "" if entry.last_modified is None else zulu_text(entry.last_modified)
             yield f"{size_text(entry.size or 0):>10}  {modified:20}  {entry.tier or '':8}  {entry.path}"
 
 

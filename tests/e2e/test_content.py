@@ -180,6 +180,7 @@ def test_what_is_locked_is_listed_compared_and_brought_back(project: Project, co
         ("data/sub/d", "added"),
     ]
     assert project.run("ls", "data", "-r", "--at", "v1").out.split() == ["data/a", "data/c", "data/sub/b"]
+    assert "1970" not in project.run("ls", "data", "-l", "--at", "v1").out, "a lock has no times"
     shutil.rmtree(project.data)
     assert project.json("d", "data", "--locked").data["transferred"] == 4
     assert project.json("verify", "data", "--locked").data["counts"] == {"equal": 4}
