@@ -208,8 +208,8 @@ if TYPE_CHECKING:
         Shape as Shape,
         SpreadPlan as SpreadPlan,
         TransferPlan as TransferPlan,
-        TransferResult as TransferResult,
     )
+    from blobsync.plan.transfer_result import TransferResult as TransferResult
     from blobsync.project.api import Project as Project
     from blobsync.project.browse import (
         Beginning as Beginning,
@@ -338,8 +338,8 @@ _HOMES = {
         "Shape",
         "SpreadPlan",
         "TransferPlan",
-        "TransferResult",
     ),
+    "blobsync.plan.transfer_result": ("TransferResult",),
     "blobsync.project.api": ("Project",),
     "blobsync.project.browse": ("Beginning", "ListingEntry", "PathStatus", "Usage"),
     "blobsync.project.progress_listeners": ("OnProgress",),

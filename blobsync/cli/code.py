@@ -15,7 +15,7 @@ from blobsync.cli.session import command as register_command
 if TYPE_CHECKING:
     from blobsync.code.files import Decision
     from blobsync.code.project_code import Code, CodeResult, CodeState
-    from blobsync.plan.transfer_plan import TransferResult
+    from blobsync.plan.transfer_result import TransferResult
     from blobsync.project.api import Project
 
 # Maximum number of files that --list explains, and of uncommitted files that are named.

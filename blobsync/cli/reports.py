@@ -24,10 +24,10 @@ from blobsync.plan.transfer_plan import (
     Route,
     Shape,
     TransferPlan,
-    TransferResult,
     plan_record,
     verb,
 )
+from blobsync.plan.transfer_result import TransferResult
 
 if TYPE_CHECKING:
     from blobsync.base.locations import BlobContainer

@@ -54,7 +54,7 @@ from blobsync.local.ignore import IgnoreRules
 from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import TransferResult
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import Connections
 from blobsync.store.sas import CODE_COPY_SECONDS, READ_BLOB, sas_minter
 

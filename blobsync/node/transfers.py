@@ -55,8 +55,8 @@ from blobsync.plan.transfer_plan import (
     Route,
     Shape,
     TransferPlan,
-    TransferResult,
 )
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.carry_out import Engines, carry_out
 

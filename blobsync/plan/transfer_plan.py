@@ -1,4 +1,4 @@
-"""Plans of transfers and their results; a ``TransferPlan`` can be printed, saved, compared and carried out later.
+"""The plan of a transfer: a ``TransferPlan`` with an action for each file; printed, saved, compared, carried out later.
 
 The planner creates plans, ``transfer`` carries them out, nothing else changes them. Few actions stay in memory, many
 are on the disk.
@@ -9,20 +9,17 @@ from __future__ import annotations
 import enum
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import islice
 from operator import eq
-from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from blobsync.base.errors import (
     DiskTooSmallError,
-    ExitCode,
     FailureCode,
     FileFailure,
-    IncompleteTransferError,
     MirrorRefusedError,
     PlanError,
     TrashTooSmallError,
@@ -36,11 +33,9 @@ from blobsync.local.sorted_runs import IN_MEMORY, Packing, ReadInOrder, Row, Spi
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.wildcards import is_pattern
 
-_CONFLICT_HINT = "choose with --keep local, remote or both, or with --overwrite"
-_DIFF_HINT = f"'blobsync diff PATH' shows how the two differ; {_CONFLICT_HINT}"
+CONFLICT_HINT = "choose with --keep local, remote or both, or with --overwrite"
+_DIFF_HINT = f"'blobsync diff PATH' shows how the two differ; {CONFLICT_HINT}"
 _NO_MD5_HINT = "--compare-content compares the content; or choose with --keep"
-# Names that an error tells one by one.
-_NAMED = 3
 # Conflicts of a large plan that are named.
 TOLD_CONFLICTS = 10_000
 
@@ -520,7 +515,7 @@ class TransferPlan:
     def __repr__(self) -> str:
         files = count_text(self.files_to_transfer, "file")
         what = f"{files}, {self.bytes_to_transfer:,} bytes to move by {self.engine.name}"
-        return f"<TransferPlan {self.route.value} {_some(self.paths)}: {what}>"
+        return f"<TransferPlan {self.route.value} {some_paths(self.paths)}: {what}>"
 
     def demand_allowed(self) -> None:
         """Raise ``MirrorRefusedError``, ``DiskTooSmallError``, ``TrashTooSmallError`` or ``UndoImpossibleError`` for a
@@ -578,79 +573,6 @@ def conflicts_of(actions: Iterable[tuple[PlanPart, FileAction]]) -> Iterator[Fil
             yield FileFailure(part.shown(action), FailureCode.CONFLICT, said, _conflict_hint(part.route, action))
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class TransferResult:
-    """The result of a plan; counts are files.
-
-    ``verified`` counts the files of the plan whose destination was seen to be equal, by a new listing or by the
-    service's response to the write; ``transferred`` are those that moved now. ``bytes_transferred`` moved;
-    ``bytes_reused``, the rest of these files, were already there from an earlier run or the previous version.
-    ``not_compared`` are those of the transferred files that came from outside Azure, from a source that keeps nothing
-    that their content could be compared with: their size is right, and the version that was read.
-    ``interrupted``: Ctrl-C ended it, and the rest of the plan was not tried. ``requests`` were sent by this process, by
-    their kind: ``write``, ``list``, ``read``, ``delete``.
-    """
-
-    plan: TransferPlan
-    transferred: int
-    verified: int
-    deleted: int
-    bytes_transferred: int
-    seconds: float
-    bytes_reused: int = 0
-    not_compared: int = 0
-    failures: tuple[FileFailure, ...] = ()
-    azcopy_job_ids: tuple[str, ...] = ()
-    receipt: Path | None = None
-    interrupted: bool = False
-    requests: Mapping[str, int] = field(default_factory=dict, compare=False)
-
-    @property
-    def conflicts(self) -> tuple[FileFailure, ...]:
-        """The files that were left alone because both sides changed."""
-        return self.plan.conflicts
-
-    def raise_for_failures(self) -> None:
-        """Raise ``IncompleteTransferError``, which has all failures and conflicts, unless :attr:`ok`."""
-        if self.ok:
-            return
-        left = (*self.failures, *self.conflicts)
-        named = "; ".join(f"{each.path}: {each.message}" for each in left[:_NAMED])
-        more = f"; and {len(left) - _NAMED:,} more" if len(left) > _NAMED else ""
-        hints = {each.hint for each in left}
-        hint = f"{self.plan.command}: run the same command again to finish"
-        if not self.failures and not self.interrupted:
-            hint = (hints.pop() if len(hints) == 1 else None) or _CONFLICT_HINT
-        stopped = "interrupted; " if self.interrupted else ""
-        raise IncompleteTransferError(
-            f"{stopped}{count_text(len(self.failures), 'file')} failed, {self.plan.count(Action.CONFLICT):,} conflict: "
-            f"{named}{more}; next: {hint}",
-            failures=left,
-            hint=hint,
-        )
-
-    def __repr__(self) -> str:
-        counts = f"{self.transferred:,} transferred, {self.verified:,} verified, {len(self.failures):,} failed"
-        what = f"{self.plan.route.value} {_some(self.plan.paths)}"
-        return f"<TransferResult {what}: {counts}, {len(self.conflicts):,} conflicts>"
-
-    @property
-    def ok(self) -> bool:
-        """Everything planned is done and verified, and no conflict was left."""
-        return not self.interrupted and not self.failures and not self.plan.count(Action.CONFLICT)
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """0 all done and verified; 3 some files failed or conflict; 1 nothing of it is verified; 130 interrupted."""
-        if self.ok:
-            return ExitCode.DONE
-        if self.interrupted:
-            return ExitCode.INTERRUPTED
-        if self.failures and not self.verified and not self.deleted:
-            return ExitCode.FAILED
-        return ExitCode.PARTIAL
-
-
 def _conflict_hint(route: Route, action: FileAction) -> str:
     if action.reason is Reason.CHANGED_SINCE:
         return "it is somebody's work by now; 'blobsync history --path PATH' shows whose, if it was done from here"
@@ -663,10 +585,10 @@ def _conflict_hint(route: Route, action: FileAction) -> str:
     without = any(isinstance(state, RemoteState) and state.md5 is None for state in ends)
     if without and len({state.size for state in ends}) == 1:
         return _NO_MD5_HINT
-    return _DIFF_HINT if route in (Route.UPLOAD, Route.DOWNLOAD) else _CONFLICT_HINT
+    return _DIFF_HINT if route in (Route.UPLOAD, Route.DOWNLOAD) else CONFLICT_HINT
 
 
-def _some(paths: tuple[str, ...]) -> str:
+def some_paths(paths: tuple[str, ...]) -> str:
     """The first path, and the number of the others."""
     first = paths[0] if paths else "nothing"
     shown = first if len(first) <= 60 else f"...{first[-57:]}"

@@ -47,7 +47,8 @@ from blobsync.plan.transfer_options import (
     from_root,
     replaces_unverified,
 )
-from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import Connections
 from blobsync.store.sas import LINK_LIFETIME, READ_BLOB, REMOVE
 

@@ -44,7 +44,8 @@ from blobsync.plan.planner import check_links, request_for
 from blobsync.plan.project_context import ProjectContext, without_stores
 from blobsync.plan.survey import Request
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Direction, EngineChoice, FileAction, TransferPlan, TransferResult, actions_of
+from blobsync.plan.transfer_plan import Direction, EngineChoice, FileAction, TransferPlan, actions_of
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.project.keeper_records import KeeperRecord, Keepers, KeeperState, keeper_state
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.sas import WRITE_FOLDER

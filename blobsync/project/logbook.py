@@ -45,7 +45,8 @@ from blobsync.local.running_records import EVERY, Reporter, Running, RunningReco
 from blobsync.local.state_databases import JOBS
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter, RatePoint, add_point, read_progress
-from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import Connections
 from blobsync.transfer import ledger
 

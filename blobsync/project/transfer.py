@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future, wait
 from blobsync.base.errors import TransferCancelledError
 from blobsync.base.stopping import StopRequest
 from blobsync.plan.progress import Progress, ProgressCounter
-from blobsync.plan.transfer_plan import TransferResult
+from blobsync.plan.transfer_result import TransferResult
 
 # The interpreter waits for their threads before it ends, and stops them after Ctrl-C.
 _STARTED: weakref.WeakSet[Transfer] = weakref.WeakSet()

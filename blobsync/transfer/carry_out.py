@@ -46,7 +46,8 @@ from blobsync.local.sorted_runs import IN_MEMORY, Spill
 from blobsync.plan.blocks import goes_on, places
 from blobsync.plan.progress import interleaved
 from blobsync.plan.project_context import LivePart, PartOpener
-from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan, TransferResult, actions_of, batches_of
+from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan, actions_of, batches_of
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.transfer.engines import NOTHING_COMPARED, Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import (

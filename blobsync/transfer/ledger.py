@@ -35,7 +35,8 @@ from blobsync.local.os_errors import LOST, local_error
 from blobsync.local.sorted_runs import Spill, Spool
 from blobsync.plan.pairing import source_is_near
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobProperties
 from blobsync.transfer.engines import Moved

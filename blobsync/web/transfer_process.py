@@ -28,7 +28,8 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import redact, redact_tree
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.progress import Progress
-from blobsync.plan.transfer_plan import Actions, TransferPlan, TransferResult, batches_of
+from blobsync.plan.transfer_plan import Actions, TransferPlan, batches_of
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.project.api import Project, spill_of
 from blobsync.project.progress_listeners import CallbackListener
 

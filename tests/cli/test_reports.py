@@ -22,17 +22,8 @@ from blobsync.cli.reports import (
     verify_lines,
 )
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import (
-    Action,
-    EngineChoice,
-    FileAction,
-    IndexKey,
-    Part,
-    PlanPart,
-    Route,
-    TransferPlan,
-    TransferResult,
-)
+from blobsync.plan.transfer_plan import Action, EngineChoice, FileAction, IndexKey, Part, PlanPart, Route, TransferPlan
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.project.keep import KeptRound
 from blobsync.project.verify import ComparedFile, VerifyReport
 from tests.documents import check_data

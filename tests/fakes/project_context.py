@@ -19,7 +19,8 @@ from blobsync.plan.engine_model import EngineRules, RequestedEngine
 from blobsync.plan.planner import make_plan
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Direction, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Direction, TransferPlan
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import Connections
 from blobsync.store.protocol import BlobStore
 from blobsync.transfer.carry_out import Engines, carry_out

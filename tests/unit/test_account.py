@@ -11,7 +11,8 @@ from blobsync.base.errors import FileFailure, UnsafeNamesError
 from blobsync.base.events import Event, FilesDone, SilentListener
 from blobsync.base.reasons import Reason
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, TransferResult
+from blobsync.plan.transfer_plan import Action
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.carry_out import Engines, carry_out
 from tests.fakes import liars

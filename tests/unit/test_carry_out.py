@@ -47,7 +47,8 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
 from blobsync.plan.path_mapping import route_of
 from blobsync.plan.transfer_options import EngineName, Links, TransferOptions
-from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveReport, MoveTask

@@ -19,7 +19,8 @@ from blobsync.base.reasons import Reason
 from blobsync.direct.relay import RelayEngine
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_options import Keep, TransferOptions
-from blobsync.plan.transfer_plan import Action, FileAction, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Action, FileAction, TransferPlan
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer import conflict_resolution
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask

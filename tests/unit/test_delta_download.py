@@ -18,7 +18,7 @@ from blobsync.base.file_states import RemoteState
 from blobsync.direct.download_blocks import known_blocks
 from blobsync.plan.blocks import block_size
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import TransferResult
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.protocol import MAX_BLOCKS, Block, BlockKind, BlockList, block_id_of
 from tests.fakes.project_context import World
 from tests.fakes.store import MemoryStore, Request

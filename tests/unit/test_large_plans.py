@@ -22,7 +22,8 @@ from blobsync.base.errors import (
 )
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Action, TransferPlan
+from blobsync.plan.transfer_result import TransferResult
 from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
 

@@ -12,7 +12,8 @@ import pytest
 
 from blobsync.base.errors import MirrorRefusedError, StorageError, TransferCancelledError
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, TransferResult
+from blobsync.plan.transfer_plan import Action
+from blobsync.plan.transfer_result import TransferResult
 from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
 

@@ -22,7 +22,8 @@ from blobsync.base.reasons import Reason
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, FileAction, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Action, FileAction, TransferPlan
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.engines import Moved

@@ -26,7 +26,7 @@ from blobsync.local.files import LocalFolder
 from blobsync.local.resume_records import RangeRecords
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import TransferResult
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.project_context import DEFAULTS, World, account, cluster

@@ -26,7 +26,8 @@ from blobsync.base.reasons import Reason
 from blobsync.plan.clashes import both_hint
 from blobsync.plan.saved_plan import load, save
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, TransferResult
+from blobsync.plan.transfer_plan import Action
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobProperties
 from blobsync.transfer.engines import MoveReport, MoveTask

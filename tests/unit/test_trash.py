@@ -13,7 +13,7 @@ import pytest
 from blobsync.base.errors import FailureCode, NothingMatchedError, TrashTooSmallError, UsageError
 from blobsync.config.model import StorageAccount
 from blobsync.local.trash import Trash, TrashLimits, put_aside
-from blobsync.plan.transfer_plan import TransferResult
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.project.api import Project
 from blobsync.project.trash import trash_of
 from tests.fakes.project_context import cluster

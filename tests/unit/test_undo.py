@@ -20,7 +20,8 @@ from blobsync.base.reasons import Reason
 from blobsync.base.redaction import Secret
 from blobsync.config.model import StorageAccount
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Action, TransferPlan
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.project.api import Project
 from tests.fakes.past_store import PastStore
 from tests.fakes.project_context import cluster
