@@ -28,7 +28,7 @@ from blobsync.base.errors import AzcopyInstallError, EmulatorError, ProcessError
 from blobsync.base.process import ProcessRunner
 from blobsync.base.user_data import data_home, environment
 from blobsync.emulator.nodejs import ensure_node, last_lines
-from blobsync.store.rest.http import proxy_for
+from blobsync.store.rest.proxies import proxy_for
 
 SOURCE_VARIABLE = "BLOBSYNC_AZCOPY_SOURCE"
 

@@ -36,7 +36,7 @@ from blobsync.store.azure_identity import identity_used
 from blobsync.store.connect import check_sas, connect, signer_for
 from blobsync.store.protocol import BlobInfo, Precondition
 from blobsync.store.rest.error_codes import MAX_SKEW_SECONDS, describe_skew
-from blobsync.store.rest.http import RetryPolicy
+from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Timeouts
 from blobsync.store.sas import READ_FOLDER, REMOVE, WRITE_FOLDER

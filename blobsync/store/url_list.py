@@ -30,7 +30,7 @@ from blobsync.base.trusted_hosts import host_of, is_loopback, is_private
 from blobsync.config.model import ListedFile, StorageAccount
 from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
 from blobsync.store.read_only import SourceReader, SourceStore
-from blobsync.store.rest.http import origin_of
+from blobsync.store.rest.proxies import origin_of
 from blobsync.store.rest.transport import (
     CERTIFICATE_HINT,
     UNTRUSTED_CERTIFICATE,

@@ -14,7 +14,8 @@ from blobsync.config.model import StorageAccount
 from blobsync.store.connect import signer_for
 from blobsync.store.rest.append import RestAppendBlobs
 from blobsync.store.rest.auth import SasSigner
-from blobsync.store.rest.http import BlobHttp, RetryPolicy
+from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.retries import RetryPolicy
 from tests.conftest import Azurite
 from tests.contract.test_blob_store import new_account
 from tests.fakes.scripted_http import Step, scripted

@@ -19,7 +19,8 @@ from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccoun
 from blobsync.project.doctor import examine, examine_account
 from blobsync.store.connect import connect
 from blobsync.store.rest.auth import SasSigner
-from blobsync.store.rest.http import BlobHttp, RetryPolicy
+from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.sas import mint_sas
 from tests.conftest import Azurite

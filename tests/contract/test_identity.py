@@ -19,7 +19,8 @@ from blobsync.base.redaction import SasToken, Secret
 from blobsync.emulator import new_key
 from blobsync.store import sas_token
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
-from blobsync.store.rest.http import BlobHttp, RetryPolicy
+from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.sdk import SdkContainer
 from tests.conftest import FOR_INSTALLERS, TOOLS, Azurite

@@ -17,7 +17,8 @@ from blobsync.base.redaction import SasToken, redact, redact_answer
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.protocol import BlobProperties, Sent
 from blobsync.store.rest.auth import SasSigner
-from blobsync.store.rest.http import BlobHttp, RetryPolicy
+from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Headers, HttpRequest
 from blobsync.store.sas_token import DelegationKey, check_token, kind, remaining, sign_sas

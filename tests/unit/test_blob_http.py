@@ -35,7 +35,9 @@ from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Orders, Precondition, PutOrder
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner
-from blobsync.store.rest.http import BlobHttp, Line, Pause, RetryPolicy, Steps, proxy_for
+from blobsync.store.rest.http import BlobHttp, Pause, Steps
+from blobsync.store.rest.proxies import proxy_for
+from blobsync.store.rest.retries import HostState, RetryPolicy
 from blobsync.store.rest.store import BlobSteps, RestBlobStore
 from blobsync.store.rest.transport import Timeouts, TransportError
 from tests.fakes.scripted_http import Script, Step, scripted
@@ -92,8 +94,8 @@ class Driven:
 
     def measure_outages_by(self, clock: Callable[[], float]) -> None:
         """Seconds of outages are those of this clock."""
-        line = self._http._line
-        self._http._line = Line(line._host, line._emit, clock)
+        host = self._http._host_state
+        self._http._host_state = HostState(host._host, host._emit, clock)
 
     def _many(self, steps: Steps[T]) -> T:
         driver = self._http.side_by_side(lambda order: steps)

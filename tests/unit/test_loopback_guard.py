@@ -17,7 +17,8 @@ from blobsync.node.places import JobPlaces
 from blobsync.store.connect import check_copy, check_host, check_listener, connect
 from blobsync.store.protocol import BlobProperties, Precondition, PutOrder
 from blobsync.store.rest.auth import SasSigner
-from blobsync.store.rest.http import BlobHttp, RetryPolicy
+from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from tests.servers.stranger import Stranger, stranger
 

@@ -25,6 +25,7 @@ from blobsync.base.errors import (
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import redact
 from blobsync.base.trusted_hosts import is_loopback
+from blobsync.store.rest.retries import RETRYABLE_STATUS
 from blobsync.store.rest.transport import parse_http_date
 from blobsync.store.rest.xml import ServiceError, service_error
 from blobsync.store.sas_token import ASK_ANEW
@@ -32,8 +33,6 @@ from blobsync.store.sas_token import ASK_ANEW
 # The service refuses signatures made more than this many seconds away from its own clock:
 # https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key#specifying-the-date-header
 MAX_SKEW_SECONDS = 900.0
-
-RETRYABLE_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class Answer(NamedTuple):

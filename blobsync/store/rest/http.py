@@ -1,17 +1,8 @@
-"""HTTP to one storage account: the library and proxy, signatures, retries, outages, and the account's rate limit.
+"""Sends signed requests to one storage account: :class:`BlobHttp`, from one thread each or many from one thread.
 
-A library keeps the connections, TLS and proxies (``transport.py``). Retrying is done here instead of by the library:
-each try needs a new signature, and the service's own rules apply
-(https://learn.microsoft.com/azure/architecture/best-practices/retry-service-specific#azure-storage).
-The secondary endpoint of an account is never read: it may lag.
-
-An outage is one event and not a failure of each file: a request that gets no answer, or "busy", waits as long as no
-other request gets one either, up to the patience of its ``RetryPolicy``. A request that keeps failing while others
-are answered is given up after the policy's number of tries.
-
-Over its limits an account answers with 503, and may say in ``Retry-After`` how long to wait
-(https://learn.microsoft.com/azure/storage/blobs/scalability-targets). The refused request waits; engines then send
-fewer at a time.
+A library keeps the connections, TLS and proxies (``transport.py``). Retrying is done here (``retries.py``) instead of
+by the library: each try needs a new signature, and the service's own rules apply. The secondary endpoint of an account
+is never read: it may lag.
 
 An operation is a generator of tries and pauses that does no I/O itself. So the same code decides about retries and
 reads answers, whether one thread waits for one request (``BlobHttp.run``) or drives many (``SideBySide``).
@@ -20,8 +11,6 @@ The library is libcurl (``pycurl``) if installed, else urllib3, which is pure Py
 a job; ``BLOBSYNC_TRANSPORT`` (``curl`` or ``urllib3``) overrides this. ``python -m benchmarks.transports`` prints
 what a small request costs each: with libcurl a quarter of the CPU time to send, 0.6 to receive. The same tests
 cover both.
-
-``urllib.request`` reads proxies from the process's own environment only; here the environment is an argument.
 """
 
 from __future__ import annotations
@@ -47,32 +36,26 @@ from blobsync.base.errors import (
     UnsafeNameError,
     UsageError,
 )
-from blobsync.base.events import (
-    NO_ANSWER,
-    NO_CONNECTION,
-    SERVICE_BUSY,
-    Connected,
-    ConnectionEvent,
-    Disconnected,
-    debug_logger,
-    ignore,
-)
+from blobsync.base.events import NO_ANSWER, NO_CONNECTION, SERVICE_BUSY, ConnectionEvent, debug_logger
 from blobsync.base.formatting import duration_text
 from blobsync.base.locations import BlobContainer, quote_blob_name, reaches_another
 from blobsync.base.redaction import redact
-from blobsync.base.trusted_hosts import (
-    TRUSTED_HOSTS_VARIABLE,
-    Trusted,
-    is_loopback,
-    is_plain_loopback,
-    listener_text,
-    may_listen,
-)
+from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE, Trusted, is_plain_loopback, listener_text, may_listen
 from blobsync.base.user_data import listed_in
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import FileBody, Order, Sent
 from blobsync.store.rest.auth import SignedAlready, Signer
-from blobsync.store.rest.error_codes import RETRYABLE_STATUS, Answer
+from blobsync.store.rest.error_codes import Answer
+from blobsync.store.rest.proxies import origin_of
+from blobsync.store.rest.retries import (
+    BUSY_STATUS,
+    FIRST_CONTACT_TRIES,
+    Failures,
+    HostState,
+    RetryPolicy,
+    is_to_be_repeated,
+    outage_patience,
+)
 from blobsync.store.rest.transport import (
     CERTIFICATE_HINT,
     NOT_CONNECTED,
@@ -81,14 +64,11 @@ from blobsync.store.rest.transport import (
     Guard,
     HttpRequest,
     Response,
-    ServerOrigin,
     Timeouts,
     Transport,
     TransportError,
     Trouble,
 )
-
-_PROXY_SCHEMES = frozenset({"http", "https"})
 
 
 def transport_to(
@@ -111,59 +91,6 @@ def transport_to(
     from blobsync.store.rest.urllib3_transport import Urllib3Transport
 
     return Urllib3Transport(origin, timeouts)
-
-
-def origin_of(endpoint: str, environ: Mapping[str, str]) -> ServerOrigin:
-    """The server of a URL, and the way to it. Raises ``StorageUnreachableError``."""
-    try:
-        parts = urlsplit(endpoint)
-        scheme, host, _ = parts.scheme or "https", parts.hostname, parts.port
-        proxy = proxy_for(scheme, parts.netloc, environ)
-        usable = bool(host) and (proxy is None or _is_proxy(proxy))
-    except ValueError:
-        usable = False
-    if not usable:
-        raise StorageUnreachableError(
-            f"cannot use the endpoint or proxy for {endpoint.partition('://')[2].partition('/')[0]}",
-            hint="check blob_endpoint, HTTPS_PROXY and HTTP_PROXY",
-        )
-    # SSL_CERT_FILE first: azcopy honours only that one, and both should trust the same certificates.
-    bundle = environ.get("SSL_CERT_FILE") or environ.get("REQUESTS_CA_BUNDLE") or None
-    return ServerOrigin(scheme, parts.netloc, proxy, bundle)
-
-
-def _is_proxy(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.scheme in _PROXY_SCHEMES and bool(parts.hostname) and (parts.port or 1) > 0
-
-
-def proxy_for(scheme: str, netloc: str, environ: Mapping[str, str]) -> str | None:
-    """The proxy URL that the environment names for this host: ``NO_PROXY`` lists hosts, domains or ``*``.
-
-    None for this machine, as in Go's programs (azcopy, kubectl): else a proxy elsewhere would get its requests, with a
-    SAS or signature.
-    """
-    if is_loopback(f"{scheme}://{netloc.rpartition('@')[2]}"):
-        return None
-    proxies = {
-        name.lower().removesuffix("_proxy"): value
-        for name, value in environ.items()
-        if value and name.lower() in ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-    }
-    proxy = proxies.get(scheme) or proxies.get("all")
-    if proxy is None:
-        return None
-    if _bypassed(netloc.rpartition("@")[2].lower(), proxies.get("no", "")):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
-
-
-def _bypassed(netloc: str, no_proxy: str) -> bool:
-    host = netloc.rpartition(":")[0] if netloc.rpartition(":")[2].isdigit() else netloc
-    for entry in (part.strip().lower().lstrip(".") for part in no_proxy.split(",")):
-        if entry and (entry in ("*", netloc, host) or host.endswith(f".{entry}")):
-            return True
-    return False
 
 
 T = TypeVar("T")
@@ -261,51 +188,6 @@ class SideBySide:
                 return
 
 
-class Line:
-    """The state of one host. Safe to use from several threads; ``clock`` is in seconds and never set back.
-
-    ``emit`` is called when an outage begins and when it ends.
-    """
-
-    def __init__(
-        self,
-        host: str,
-        emit: Callable[[ConnectionEvent], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._host = host
-        self._emit = emit or ignore
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._down_since: float | None = None
-        # Responses so far; a failing request compares it with the number at its previous failure.
-        self.answers = 0
-
-    def answered(self) -> None:
-        """Record a response other than "busy"."""
-        with self._lock:
-            self.answers += 1
-            ended, self._down_since = self._down_since is not None, None
-        if ended:
-            self._emit(Connected(self._host))
-
-    def failed(self, why: str, waited: float = 0.0) -> None:
-        """Record a request without a response after ``waited`` seconds. Before the first response that is no outage:
-        the address may be wrong."""
-        with self._lock:
-            began = self.answers > 0 and self._down_since is None
-            if began:
-                self._down_since = self._clock() - waited
-        if began:
-            self._emit(Disconnected(self._host, why, waited))
-
-    @property
-    def down(self) -> float:
-        """Seconds since the outage began; 0 without one."""
-        since = self._down_since
-        return 0.0 if since is None else self._clock() - since
-
-
 _T = TypeVar("_T")
 
 # https://learn.microsoft.com/rest/api/storageservices/versioning-for-the-azure-storage-services
@@ -317,44 +199,10 @@ API_VERSION = "2023-11-03"
 # Real pages and all other responses are far smaller.
 MAX_BODY = 64 << 20
 
-# Seconds for which a transfer waits for a host that stopped answering. Long enough for a router that restarts or a
-# laptop that changes networks.
-OUTAGE_PATIENCE = 300.0
-OUTAGE_VARIABLE = "BLOBSYNC_OUTAGE_SECONDS"
 
 # The same after :meth:`BlobHttp.fail_soon`, and the time limit of one request then.
 _SHORT_OUTAGE = 1.0
 _SHORT_TIMEOUTS = Timeouts(connect=3.0, read=3.0)
-
-_FIRST_CONTACT_TRIES = 3
-# https://learn.microsoft.com/azure/storage/blobs/scalability-targets: over its limits an account answers with 503.
-_BUSY = frozenset({429, 503})
-
-
-class RetryPolicy(NamedTuple):
-    """How often a request is tried and how long to wait in between, in seconds.
-
-    ``longest_asked`` limits ``Retry-After``; no attempt begins after ``patience``. While a host that answered before
-    does not answer at all, neither counts: there is an attempt every ``offline`` seconds, for ``outage`` seconds.
-    """
-
-    tries: int = 7
-    base: float = 0.3
-    longest: float = 20.0
-    longest_asked: float = 90.0
-    patience: float = 240.0
-    offline: float = 2.0
-    outage: float = OUTAGE_PATIENCE
-
-    def wait(self, failures: int, asked: str | None) -> float:
-        """Exponential with jitter, or what ``Retry-After`` (seconds) says if that is longer."""
-        doubled = self.base * float(2 ** (failures - 1))
-        import random  # late: it is for what is tried again
-
-        own = min(self.longest, doubled) * random.uniform(0.5, 1.0)
-        if asked and asked.isascii() and asked.strip().isdigit():
-            return max(own, min(self.longest_asked, float(asked)))
-        return own
 
 
 class Reply:
@@ -411,12 +259,12 @@ class BlobHttp:
         self._host = parts.hostname or ""
         self._port = parts.port
         self.signer = signer
-        self._retry = retry or RetryPolicy(outage=_outage_patience(environ))
+        self._retry = retry or RetryPolicy(outage=outage_patience(environ))
         self.closing = threading.Event()
         # Set to end all waits for a retry.
         self._woken = threading.Event()
         self._fails_soon = threading.Event()
-        self._line = Line(self._host, emit)
+        self._host_state = HostState(self._host, emit)
         # Responses so far that asked for fewer requests.
         self.throttled = 0
         # Requests so far: write, list, read, delete.
@@ -502,7 +350,7 @@ class BlobHttp:
         retry_bare_500: bool = True,
     ) -> Steps[Reply]:
         """See :meth:`send`; ``most`` is the limit of the response's body in bytes; with 0 it is left unread."""
-        failures = _Failures(self._retry, self._line)
+        failures = Failures(self._retry, self._host_state)
         while True:
             self._demand_reachable(failures)
             asked, began = None, time.monotonic()
@@ -522,29 +370,22 @@ class BlobHttp:
                 self.server = self.server or response.headers.get("Server", "")
                 if log := debug_logger("blobsync.http"):
                     log.debug("%s %s: %d", method, redact(attempt.target), status)
-                again = self._asks_for_another_try(response, retry_bare_500=retry_bare_500)
+                again = is_to_be_repeated(status, response.headers, retry_bare_500=retry_bare_500)
+                if not again:
+                    self._host_state.answered()
                 refused = status == 401 and failures.tries == 0 and self.signer.renew()
                 if not refused and (not again or failures.is_last(SERVICE_BUSY, self._retry.tries)):
                     return Reply(response, failures.tries + (not again) + response.resent)
                 failures.tries += refused
                 failures.trouble = None
-                self.throttled += status in _BUSY
+                self.throttled += status in BUSY_STATUS
                 asked = response.headers.get("Retry-After")
                 _drain(response)
             yield Pause(failures.wait(asked))
 
-    def _asks_for_another_try(self, response: Response, *, retry_bare_500: bool) -> bool:
-        if response.status in RETRYABLE_STATUS:
-            code = response.headers.get("x-ms-error-code")
-            # Azurite says so, with 500, of a header that it does not know.
-            if code != "FeatureNotSupported" and (response.status != 500 or retry_bare_500 or code is not None):
-                return True
-        self._line.answered()
-        return False
-
-    def _demand_reachable(self, failures: _Failures) -> None:
+    def _demand_reachable(self, failures: Failures) -> None:
         """Raise ``StorageUnreachableError`` for a host that is down after :meth:`fail_soon`."""
-        if self._fails_soon.is_set() and self._line.down >= _SHORT_OUTAGE:
+        if self._fails_soon.is_set() and self._host_state.down >= _SHORT_OUTAGE:
             raise self._unreachable(failures.trouble, failures.tries)
 
     def _attempt(
@@ -628,66 +469,30 @@ class BlobHttp:
 
     def _most(self, trouble: Trouble) -> int:
         """The maximum number of attempts of a request that fails in this way."""
-        if trouble is Trouble.CERTIFICATE or (self._fails_soon.is_set() and not self._line.answers):
+        if trouble is Trouble.CERTIFICATE or (self._fails_soon.is_set() and not self._host_state.answers):
             return 1
         # A wrong host name or port should fail in less than half a minute; a network that worked a
         # moment ago gets more retries.
-        if not self._line.answers and trouble in NOT_CONNECTED:
-            return min(_FIRST_CONTACT_TRIES, self._retry.tries)
+        if not self._host_state.answers and trouble in NOT_CONNECTED:
+            return min(FIRST_CONTACT_TRIES, self._retry.tries)
         return self._retry.tries
 
     def _unreachable(self, trouble: Trouble | None, tries: int) -> StorageUnreachableError:
         sentence, hint = ("{host} does not answer", "") if trouble is None else _SENTENCES[trouble]
         at_port = self._port is not None and trouble in (Trouble.REFUSED, Trouble.CONNECT_TIMEOUT)
         host = f"{self._host}:{self._port}" if at_port else self._host
-        if self._line.answers:
+        if self._host_state.answers:
             hint = "it answered before; run the same command again when the network is back"
         if self._host.startswith("127.") and trouble is Trouble.REFUSED:
             start = f"blobsync emulator start --port {self._port}"
             if self._account == EMULATOR_ACCOUNT:
                 sentence, hint = f"the emulator is not running at {self._host}, port {self._port}", start
-            elif not self._line.answers:
+            elif not self._host_state.answers:
                 hint = f"{start} starts an emulator there; or check blob_endpoint"
-        down = self._line.down
+        down = self._host_state.down
         lasted = f" in {duration_text(down)}" if down >= 1 else ""
         tried = f" ({tries:,} tries{lasted})" if tries > 1 else ""
         return StorageUnreachableError(redact(sentence.format(host=host)) + tried, hint=hint)
-
-
-class _Failures:
-    """The failures of one request, and whether to retry it. ``tries`` is the number of attempts."""
-
-    def __init__(self, policy: RetryPolicy, line: Line) -> None:
-        self._policy = policy
-        self._line = line
-        self._started = time.monotonic()
-        self._answers = -1
-        # Failures while other requests were answered, so not caused by an outage.
-        self._own = 0
-        self._offline = False
-        self.tries = 0
-        # That of the last failure; None without one, or for a response.
-        self.trouble: Trouble | None = None
-
-    def is_last(self, why: str, most: int, waited: float = 0.0) -> bool:
-        """Record a failed attempt, of at most ``most``; True if it was the last. ``waited``: see ``Line.failed``."""
-        self.tries += 1
-        self._offline = self._answers == self._line.answers > 0
-        self._answers = self._line.answers
-        now = time.monotonic()
-        late = now - self._started > self._policy.patience
-        self._line.failed(why, waited)
-        if not self._offline:
-            self._own += 1
-            return self._own >= most or late
-        # Failures before the outage still count; the patience restarts when the host is back.
-        self._started = now
-        return self._own >= most or (self._line.down >= self._policy.outage and self.tries >= _FIRST_CONTACT_TRIES)
-
-    def wait(self, asked: str | None) -> float:
-        """Seconds until the next attempt; ``asked``: see ``RetryPolicy.wait``."""
-        seconds = self._policy.wait(max(self.tries, 1), asked)
-        return min(seconds, self._policy.offline) if self._offline and asked is None else seconds
 
 
 def _guard_of(endpoint: str, environ: Mapping[str, str], trusted: Trusted | None, *, outside: bool) -> Guard | None:
@@ -704,15 +509,6 @@ def _guard_of(endpoint: str, environ: Mapping[str, str], trusted: Trusted | None
             raise TransportError(Trouble.NOT_TRUSTED, listener_text(endpoint, found))
 
     return demand_trusted
-
-
-def _outage_patience(environ: Mapping[str, str]) -> float:
-    found = environ.get(OUTAGE_VARIABLE) or ""
-    if not found:
-        return OUTAGE_PATIENCE
-    if not (found.isascii() and found.isdigit()):
-        raise UsageError(f"{OUTAGE_VARIABLE}={found}: not a number of seconds", hint=f"unset {OUTAGE_VARIABLE}")
-    return float(found)
 
 
 def _kind_of(method: str, query: Mapping[str, str]) -> str:
