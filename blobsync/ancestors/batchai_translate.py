@@ -14,8 +14,8 @@ from blobsync.ancestors.batchai_job import BatchAiJob, JobDirectory, Volume
 from blobsync.ancestors.batchai_record import RECORDED, record_job
 from blobsync.ancestors.batchai_runtime import HOSTS
 from blobsync.config.job_keys import LINKING, ONLY_ON, READ_ONLY_MODES, folder_mode
+from blobsync.config.known_keys import FOLDER_SUFFIX
 from blobsync.config.model import AML_PLATFORMS, Cluster, FolderEntry
-from blobsync.config.yaml_document import FOLDER_SUFFIX
 
 _ROOTS = re.compile(r"\$\{?AZ_BATCHAI_(?:JOB_)?MOUNT_ROOT\}?/+([^/$]+(?:/[^/$]+)*)")
 # Open MPI 4 and 5 start more processes than there are cores only if they are told to.

@@ -10,7 +10,8 @@ from typing import Any
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.config.known_keys import nearest
-from blobsync.config.yaml_document import Document, KeyPath, is_placeholder, read_document
+from blobsync.config.typed_values import is_placeholder
+from blobsync.config.yaml_document import Document, KeyPath, read_document
 
 # In their place `az batchai job create` put the user's account and its key, from the variables of these names.
 # https://github.com/Azure/BatchAI, documentation/using-azure-cli-20.md

@@ -95,7 +95,7 @@ def initc(
 
 def _code(project: Project, *, allow_secrets: bool, max_file_size: str | None) -> Code:
     from blobsync.code.project_code import Code, CodeOptions
-    from blobsync.config.yaml_document import parse_size
+    from blobsync.config.typed_values import parse_size
 
     limit = parse_size(max_file_size) if max_file_size else None
     if max_file_size and limit is None:

@@ -21,8 +21,9 @@ from blobsync.base.trusted_hosts import host_of
 from blobsync.config.known_keys import ACCOUNT, OF_BUCKETS, WORKSPACE
 from blobsync.config.logins import StoredLogin, load_login
 from blobsync.config.model import BucketAccess, StorageAccount, WorkspaceConfig, default_blob_endpoint
+from blobsync.config.typed_values import Checker, described, is_placeholder
 from blobsync.config.user_config import load_user_config
-from blobsync.config.yaml_document import Checker, Document, KeyPath, described, is_placeholder, read_document
+from blobsync.config.yaml_document import Document, KeyPath, read_document
 
 # https://learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata
 _CONTAINER = pattern(r"\$root|\$web|\$logs|[a-z0-9](?:-?[a-z0-9]){2,62}")

@@ -18,8 +18,9 @@ import yaml
 from blobsync.base.daily_warnings import DailyWarning
 from blobsync.base.errors import ConfigError
 from blobsync.base.formatting import count_text
+from blobsync.config.known_keys import FOLDER_SUFFIX
 from blobsync.config.model import AML_PLATFORMS, FolderEntry, JobRefusal
-from blobsync.config.yaml_document import FOLDER_SUFFIX, Document, KeyPath
+from blobsync.config.yaml_document import Document, KeyPath
 
 NESTED_HINT = "give the outer one mode ro_mount or download, or remove one of the two from this cluster file"
 # Read-only folders can be linked into a directory of ours, beside other folders.

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from blobsync.base.patterns import pattern
 
+CODE_KEY = "code_path"
+FOLDER_SUFFIX = "_folder"
 PLATFORMS = ("local", "slurm", "aml", "itp", "singularity", "kubernetes")
 # Services that no longer exist; their files are read, for transfers and for `convert`.
 GONE_PLATFORMS = ("philly", "batchai")

@@ -30,6 +30,8 @@ from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_
 from blobsync.config.job_keys import gpus_of_node, job_keys
 from blobsync.config.known_keys import (
     CLUSTER,
+    CODE_KEY,
+    FOLDER_SUFFIX,
     PHILLY_MARKS,
     PLATFORMS,
     RESTORE_CHOICES,
@@ -48,25 +50,10 @@ from blobsync.config.model import (
     WorkspaceConfig,
     Written,
 )
-from blobsync.config.project_root import (
-    CLUSTER_FOLDER,
-    CLUSTER_VARIABLE,
-    PROJECT_MARK,
-    STATE_FOLDER,
-    file_of_variable,
-)
+from blobsync.config.project_root import CLUSTER_FOLDER, CLUSTER_VARIABLE, PROJECT_MARK, STATE_FOLDER, file_of_variable
+from blobsync.config.typed_values import Checker, is_placeholder
 from blobsync.config.user_config import load_user_config
-from blobsync.config.yaml_document import (
-    CODE_KEY,
-    FOLDER_SUFFIX,
-    Checker,
-    Document,
-    KeyPath,
-    Origin,
-    is_placeholder,
-    parse_document,
-    read_document,
-)
+from blobsync.config.yaml_document import Document, KeyPath, Origin, parse_document, read_document
 
 _ROOT_KEY = "azure_blob_config_file"
 _HDFS = "/hdfs/"

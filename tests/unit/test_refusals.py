@@ -161,7 +161,10 @@ MISTAKES: Mapping[str, Damage] = {
 # What reads configuration files on the road of every transfer and of submit.
 READING = [
     *(ROOT / "blobsync/config" / f"{name}.py" for name in ("accounts", "loader", "logins", "trusted_links")),
-    *(ROOT / "blobsync/config" / f"{name}.py" for name in ("user_config", "yaml_document")),
+    *(
+        ROOT / "blobsync/config" / f"{name}.py"
+        for name in ("environment_variables", "typed_values", "user_config", "yaml_document")
+    ),
     ROOT / "blobsync/base/user_data.py",
 ]
 OTHERS: Mapping[str, str] = {

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
-from blobsync.config.known_keys import Kind
+from blobsync.config.known_keys import FOLDER_SUFFIX, Kind
 from blobsync.config.loader import SHOWN, ClusterFile, apply_overrides, find_cluster_file, load_cluster, parse_overrides
 from blobsync.config.model import Cluster
 from blobsync.config.trusted_code import demand_digest
-from blobsync.config.yaml_document import FOLDER_SUFFIX, Document
+from blobsync.config.yaml_document import Document
 from blobsync.jobs.form.fields import (
     BY_NAME,
     FIELDS,
@@ -39,14 +39,7 @@ from blobsync.jobs.form.fields import (
 )
 from blobsync.jobs.preflight import refusals
 from blobsync.jobs.record import JobRecord
-from blobsync.jobspec.describe import (
-    SubmitRequest,
-    demand_command,
-    elastic_bounds,
-    read_seconds,
-    shape_of,
-    tasks_of,
-)
+from blobsync.jobspec.describe import SubmitRequest, demand_command, elastic_bounds, read_seconds, shape_of, tasks_of
 from blobsync.jobspec.spec import JobRef, JobSpec, TaskArray
 from blobsync.jobspec.submit_options import SLURM_OPTIONS, SUBMIT_OPTIONS
 from blobsync.jobspec.sweep import array_text, sweep
