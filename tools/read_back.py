@@ -372,7 +372,7 @@ ROWS: tuple[ReadBack, ...] = (
             "backends.aml.ssh_service:_is_public_key",
             "local.files:hash_file",
             "local.trash:_copied",
-            "local.ignore:_read",
+            "local.ignore_patterns:_read",
             "plan.saved_plan:load",
             "project.browse:file_beginning",
             "project.content:_read_file",

@@ -57,7 +57,7 @@ def config_check(session: Session) -> Result:
       blobsync config check -c eu
     """
     from blobsync.config.check import check_project
-    from blobsync.local.ignore import bad_patterns
+    from blobsync.local.ignore_patterns import bad_patterns
 
     root = session.root()
     checked = check_project(root, clusters=_chosen(session), environ=session.environ, further=bad_patterns)

@@ -26,7 +26,7 @@ from blobsync.config.log_folder import log_folders_inside
 from blobsync.config.model import Cluster
 from blobsync.config.project_root import PROJECT_MARK
 from blobsync.local.globs import ZipExclude, zip_excludes
-from blobsync.local.ignore import IGNORE_FILES, IgnoreRules, project_rules
+from blobsync.local.ignore_patterns import IGNORE_FILES, IgnoreRules, project_rules
 from blobsync.local.names import is_temporary
 from blobsync.local.os_errors import local_error
 from blobsync.local.state_dir import NAME as STATE_DIR_NAME

@@ -50,7 +50,7 @@ from blobsync.config.mapping import project_relative
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry
 from blobsync.config.trusted_code import is_digest, record_published
 from blobsync.config.trusted_docker import DockerArgs, demand_docker
-from blobsync.local.ignore import IgnoreRules
+from blobsync.local.ignore_patterns import IgnoreRules
 from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_options import TransferOptions

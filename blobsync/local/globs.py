@@ -4,7 +4,7 @@ Both compare bytes. Strings here have one character (U+0000 to U+00FF) for each 
 regular expressions on them count as git and zip do.
 
 ``fnmatch`` and ``glob`` of the standard library differ (``*`` always or never matches a slash, no ``**`` of
-git's, no classes by name), and no package has zip's; pathspec has git's and is what ``local.ignore`` uses.
+git's, no classes by name), and no package has zip's; pathspec has git's and is what ``local.ignore_patterns`` uses.
 """
 
 from __future__ import annotations

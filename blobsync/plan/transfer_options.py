@@ -299,7 +299,7 @@ def below_any(folders: Sequence[str]) -> Callable[[str], bool] | None:
 
 
 def _matcher(option: str, patterns: Sequence[str]) -> Callable[[str], bool]:
-    from blobsync.local.ignore import IgnoreRules, parse_list  # imported late: most commands have no patterns
+    from blobsync.local.ignore_patterns import IgnoreRules, parse_list  # imported late: most commands have no patterns
 
     rules = IgnoreRules(((parse_list(patterns, option),),))
     folders: dict[str, bool] = {"": False}

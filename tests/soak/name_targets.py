@@ -19,7 +19,7 @@ from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 from blobsync.code.secrets import scan
 from blobsync.code.unpack import unpack_archive
 from blobsync.local.globs import zip_excludes
-from blobsync.local.ignore import parse_lines
+from blobsync.local.ignore_patterns import parse_lines
 from blobsync.local.names import blob_problem, relative_name
 from blobsync.plan.transfer_options import selector
 from tests.fakes.jobs import zip_of

@@ -34,7 +34,7 @@ from blobsync.config.scaffold import (
     new_project,
     write_files,
 )
-from blobsync.local.ignore import bad_patterns
+from blobsync.local.ignore_patterns import bad_patterns
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 
 ACCT = "aux_data/configs/acct.yaml"

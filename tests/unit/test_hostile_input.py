@@ -19,7 +19,7 @@ from blobsync.jobs.home import Home
 from blobsync.jobs.parse import log_lines, read_causes
 from blobsync.jobspec.spec import JobSpec
 from blobsync.local.globs import zip_excludes
-from blobsync.local.ignore import parse_lines
+from blobsync.local.ignore_patterns import parse_lines
 from blobsync.plan.saved_plan import load
 from blobsync.plan.transfer_options import selector
 from blobsync.store.rest.xml import BadAnswerError, Markers

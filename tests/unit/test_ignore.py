@@ -13,7 +13,7 @@ import pytest
 
 from blobsync.base.errors import IgnorePatternError, LocalFileError
 from blobsync.local.globs import zip_excludes
-from blobsync.local.ignore import IgnoreRules, Rule, parse_lines, project_rules
+from blobsync.local.ignore_patterns import IgnoreRules, Rule, parse_lines, project_rules
 
 GIT = ("git", "-c", "core.excludesFile=/dev/null")
 

@@ -43,7 +43,7 @@ from blobsync.jobspec.describe import SubmitRequest, demand_command, elastic_bou
 from blobsync.jobspec.spec import JobRef, JobSpec, TaskArray
 from blobsync.jobspec.submit_options import SLURM_OPTIONS, SUBMIT_OPTIONS
 from blobsync.jobspec.sweep import array_text, sweep
-from blobsync.local.ignore import parse_list
+from blobsync.local.ignore_patterns import parse_list
 
 if TYPE_CHECKING:
     from blobsync.jobspec.submit_options import SubmitKeywords

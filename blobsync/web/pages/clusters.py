@@ -15,7 +15,7 @@ from blobsync.base.redaction import redact_answer
 from blobsync.config.check import CheckedFile, check_project, line_in
 from blobsync.config.loader import cluster_names
 from blobsync.jobs.preflight import refusals
-from blobsync.local.ignore import bad_patterns
+from blobsync.local.ignore_patterns import bad_patterns
 from blobsync.project.doctor import diagnose
 from blobsync.web.app_state import app_state_of
 from blobsync.web.render import fragment, page
