@@ -32,7 +32,7 @@ _PACK = """
 import sys
 from pathlib import Path
 from blobsync.code.archive import write_archive
-from blobsync.code.files import code_rules
+from blobsync.code.packed_files import code_rules
 from blobsync.code.snapshot import take_snapshot
 from blobsync.config.model import Cluster
 root, out = map(Path, sys.argv[1:])

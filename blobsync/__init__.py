@@ -117,7 +117,7 @@ if TYPE_CHECKING:
     from blobsync.base.file_states import FileState as FileState, LocalState as LocalState, RemoteState as RemoteState
     from blobsync.base.locations import BlobContainer as BlobContainer, BlobLocation as BlobLocation
     from blobsync.base.reasons import Reason as Reason
-    from blobsync.code.files import CodeFile as CodeFile, Decision
+    from blobsync.code.packed_files import CodeFile as CodeFile, Decision
     from blobsync.code.git import GitState as GitState
     from blobsync.code.project_code import (
         Code as Code,
@@ -279,7 +279,7 @@ _HOMES = {
     "blobsync.local.set_requests": ("mark_complete",),
     "blobsync.local.trash": ("TrashedFile",),
     "blobsync.base.version": ("__version__",),
-    "blobsync.code.files": ("CodeDecision", "CodeFile"),
+    "blobsync.code.packed_files": ("CodeDecision", "CodeFile"),
     "blobsync.code.git": ("GitState",),
     "blobsync.code.project_code": ("Code", "CodeOptions", "CodeResult", "CodeState"),
     "blobsync.code.secrets": ("PossibleSecret",),

@@ -360,8 +360,8 @@ ROWS: tuple[ReadBack, ...] = (
         (
             "jobspec.sweep:_read_file",
             "cli.completion:complete_plan",
-            "code.files:_beginning",
-            "code.files:_marked",
+            "code.packed_files:_beginning",
+            "code.packed_files:_marked",
             "code.snapshot:holds_secret",
             "config.check:_not_ignored",
             "config.scaffold:_add_ignore_lines",

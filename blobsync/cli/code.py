@@ -13,7 +13,7 @@ from blobsync.cli.session import Commands, Session, option, with_consent
 from blobsync.cli.session import command as register_command
 
 if TYPE_CHECKING:
-    from blobsync.code.files import Decision
+    from blobsync.code.packed_files import Decision
     from blobsync.code.project_code import Code, CodeResult, CodeState
     from blobsync.plan.transfer_result import TransferResult
     from blobsync.project.api import Project

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from blobsync.code.digest import MANIFEST_NAME
-from blobsync.code.files import CodeFile
 from blobsync.code.git import GitState
+from blobsync.code.packed_files import CodeFile
 from blobsync.code.snapshot import CodeSnapshot, HashedFile, open_source
 from blobsync.local.os_errors import ChangedWhileReadError
 

@@ -26,8 +26,8 @@ from blobsync.base.redaction import SasToken
 from blobsync.code import compile as code_compile
 from blobsync.code.archive import manifest, write_archive
 from blobsync.code.digest import MANIFEST_NAME
-from blobsync.code.files import CodeRules, Decision, code_rules, why
 from blobsync.code.git import GitState, ask_git
+from blobsync.code.packed_files import CodeRules, Decision, code_rules, why
 from blobsync.code.publish import (
     CodePlace,
     listed_digest,

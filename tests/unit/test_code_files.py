@@ -12,8 +12,8 @@ import pytest
 
 from blobsync.base.errors import ArchiveError, IgnorePatternError, NothingMatchedError
 from blobsync.base.process import Completed, ProcessRunner
-from blobsync.code.files import Decision, code_rules, find_code, why
 from blobsync.code.git import ask_git
+from blobsync.code.packed_files import Decision, code_rules, find_code, why
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from tests.fakes.runner import ScriptedRunner
@@ -135,7 +135,7 @@ def test_folders_that_are_out_are_never_entered(tmp_path: Path) -> None:
     write(tmp_path, ".gitignore", "a.py", "build/deep/x", "data/deep/x", "node/x")
     (tmp_path / ".gitignore").write_text("build/\n/node\n")
     script = (
-        "import sys; from pathlib import Path; from blobsync.code.files import *; "
+        "import sys; from pathlib import Path; from blobsync.code.packed_files import *; "
         "from blobsync.config.model import *; a = StorageAccount('a', 'a', 'c', 'http://h'); "
         "events = []; sys.addaudithook(lambda name, args: events.append(args) if name == 'os.scandir' else None); "
         "rules = code_rules(Cluster('aml', 'f', Path(sys.argv[1]), (FolderEntry('data', a, 'p'),))); "

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import LocalFileError, SecretsFoundError
-from blobsync.code.files import CodeRules, code_rules
+from blobsync.code.packed_files import CodeRules, code_rules
 from blobsync.code.snapshot import CodeSnapshot, take_snapshot
 from blobsync.config.model import Cluster
 from tests.unit.test_secrets_scan import KEY

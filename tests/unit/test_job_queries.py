@@ -12,7 +12,7 @@ import pytest
 
 from blobsync.base.errors import ArchiveError, ConfigError, JobNotFoundError, UsageError
 from blobsync.code.archive import write_archive
-from blobsync.code.files import code_rules
+from blobsync.code.packed_files import code_rules
 from blobsync.code.publish import published_files
 from blobsync.code.snapshot import take_snapshot
 from blobsync.config.loader import load_cluster

@@ -1,4 +1,4 @@
-"""Which files of a project are its code: what ``init`` packs, and why a file is in or out.
+"""Which files of a project ``init`` packs, and why each is in or out; ``local.ignore_patterns`` matches the patterns.
 
 Excluded folders are never entered. No pattern can include these again: version control,
 virtual environments, caches, the local sides of folder entries, the folders of logs (``config.log_folder``),
