@@ -1,4 +1,4 @@
-"""Ignore patterns (``.gitignore``, ``.amlignore``, ``.blobsyncignore``, ``ignore`` lists): read and matched as git does.
+"""Ignore patterns (``.gitignore``, ``.amlignore``, ``.blobsyncignore``, ``ignore`` lists), read and matched as by git.
 
 Three kinds of files are read in every folder that is not itself excluded: ``.gitignore``, then
 ``.amlignore``, then ``.blobsyncignore``; the ``ignore`` list of the cluster file comes last. A later kind
