@@ -11,15 +11,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from blobsync.backends.protocol import ClusterSummary, Holder
-from blobsync.base.errors import UsageError, shell_code
+from blobsync.backends.slurm.job_arrays import task_numbers
+from blobsync.base.errors import shell_code
 from blobsync.base.formatting import count_text
 from blobsync.jobspec.spec import RunInfo, State, StateChange, TaskInfo
-from blobsync.jobspec.sweep import read_array
 from blobsync.jobspec.task_states import ORDER
 
 PREPARING_WORD = "PREPARING"
@@ -120,15 +119,6 @@ def may_have_submitted(stderr: str) -> bool:
     return "timed out" in stderr.lower()
 
 
-# Of an index above MaxArraySize, and of limits of jobs that are submitted at a time, in which each task counts.
-_TOO_MANY_TASKS = re.compile(r"invalid job array specification|submit limit|MaxSubmitJob", re.IGNORECASE)
-
-
-def has_too_many_tasks(stderr: str) -> bool:
-    """Whether sbatch may accept an array with fewer tasks."""
-    return _TOO_MANY_TASKS.search(stderr) is not None
-
-
 def complaint(stderr: str) -> str:
     """The message in a Slurm command's standard error, without the program's name."""
     lines = [line for line in stderr.strip().splitlines() if line.strip()]
@@ -198,11 +188,9 @@ def as_run_info(run_id: str, job: SlurmJob) -> RunInfo:
 
 
 def _task_infos(task: SlurmJob) -> Iterator[TaskInfo]:
-    """One task, ``5_3``, or all that wait, ``5_[4-9%2]``; none of a list that squeue has cut."""
-    listed, info = task.job_id.partition("_")[2], as_run_info("", task)
-    with suppress(UsageError):
-        for number in read_array(listed.strip("[]")).all_numbers:
-            yield TaskInfo(number, info.state, info.exit_code, info.restarts, info.started, info.ended, info.reason)
+    info = as_run_info("", task)
+    for number in task_numbers(task.job_id):
+        yield TaskInfo(number, info.state, info.exit_code, info.restarts, info.started, info.ended, info.reason)
 
 
 def _earlier_states(job: SlurmJob) -> Iterator[StateChange]:
