@@ -39,7 +39,7 @@ def compute_ls(session: Session) -> Result:
     \b
       blobsync compute ls
     """
-    from blobsync.cli.job_words import table
+    from blobsync.cli.tables import table
 
     found = _computes(session).list()
     rows: list[tuple[str, ...]] = [("NAME", "TYPE", "SIZE", "PRIORITY", "MIN", "MAX", "NODES", "BUSY", "STATE")]

@@ -15,9 +15,9 @@ import pytest
 
 from blobsync.base.errors import FailureCode, FileFailure, UsageError
 from blobsync.base.events import Expected, FilesDone, Phase
-from blobsync.cli.job_words import table
 from blobsync.cli.output import Console, Result, cells, painted, wants_color, wrapped
 from blobsync.cli.progress import LineListener, bar_text
+from blobsync.cli.tables import table
 from blobsync.cli.timings import PhaseTimes
 from blobsync.plan.progress import Progress
 
