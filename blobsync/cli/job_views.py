@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import UsageError
-from blobsync.cli.job_words import (
+from blobsync.cli.job_text import (
     cause_data,
     cause_lines,
     holder_lines,
@@ -20,16 +20,7 @@ from blobsync.cli.job_words import (
     task_table,
 )
 from blobsync.cli.output import Result, more_line
-from blobsync.cli.session import (
-    ITS_NAME,
-    NO_CLUSTER,
-    Commands,
-    Session,
-    argument,
-    command,
-    interrupted_looking,
-    option,
-)
+from blobsync.cli.session import ITS_NAME, NO_CLUSTER, Commands, Session, argument, command, interrupted_looking, option
 from blobsync.jobs.state_notes import state_line
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from blobsync.base.errors import BlobsyncError, ExitCode, UsageError
 from blobsync.base.formatting import count_text
 from blobsync.cli import job_views
 from blobsync.cli.confirm import confirm
+from blobsync.cli.job_text import cause_data, cause_lines, job_data, nodes_text, planned_tasks, ssh_line, state_text
 from blobsync.cli.job_views import IdArgument, OptionalIds, find_job, find_jobs, followed, note_all, note_left_behind
-from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, planned_tasks, ssh_line, state_text
 from blobsync.cli.output import Result, columns_of, cut, wrapped
 from blobsync.cli.session import (
     ITS_NAME,

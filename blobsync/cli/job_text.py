@@ -1,4 +1,4 @@
-"""Jobs as tables, as text and as JSON."""
+"""What is shown of a job: as a row of a table, as lines of text, and as JSON."""
 
 from __future__ import annotations
 
