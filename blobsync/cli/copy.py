@@ -295,7 +295,7 @@ def _tell_of_others(session: Session, project: Project, paths: Sequence[str], *,
     if not others:
         return
     from blobsync.cli.confirm import can_ask, confirm
-    from blobsync.cli.running_words import who_moves
+    from blobsync.cli.running_transfers import who_moves
 
     for each in others:
         session.note(f"{who_moves(each)} at this moment")

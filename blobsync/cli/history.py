@@ -15,7 +15,7 @@ from blobsync.cli.job_text import job_data, job_details, job_table, state_text
 from blobsync.cli.job_views import MaxOption, find_jobs
 from blobsync.cli.output import Result, more_line
 from blobsync.cli.reports import files_shown
-from blobsync.cli.running_words import progress_data, so_far, utc_text
+from blobsync.cli.running_transfers import progress_data, so_far, utc_text
 from blobsync.cli.session import ITS_NAME, Commands, Session, argument, command, offers, option
 from blobsync.cli.tables import table
 from blobsync.jobs.timeline import lasted

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from blobsync.base.errors import FailureCode, ProcessError, UsageError
 from blobsync.base.formatting import count_text, duration_text, size_text
 from blobsync.cli.output import Result, fields_of
-from blobsync.cli.running_words import utc_text
+from blobsync.cli.running_transfers import utc_text
 from blobsync.cli.session import (
     NO_CLUSTER,
     Commands,

@@ -11,7 +11,7 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.formatting import count_text, duration_text, size_text
 from blobsync.cli.keep import keeper_line, kept_data
 from blobsync.cli.output import Result, fields_of
-from blobsync.cli.running_words import running_data, running_line
+from blobsync.cli.running_transfers import running_data, running_line
 from blobsync.cli.session import Commands, OptionalPaths, Session, command, option, with_consent
 
 if TYPE_CHECKING:

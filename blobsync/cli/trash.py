@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from blobsync.base.errors import ExitCode
 from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.output import Result
-from blobsync.cli.running_words import utc_text
+from blobsync.cli.running_transfers import utc_text
 from blobsync.cli.session import Commands, OptionalPaths, Session, argument, command, option
 
 if TYPE_CHECKING:
