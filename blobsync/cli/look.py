@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import UsageError
 from blobsync.base.formatting import count_text, seconds_of, size_text, zulu_text
-from blobsync.cli.copy import Far
 from blobsync.cli.output import Result
 from blobsync.cli.session import Commands, OptionalPaths, PathsArgument, Session, command, option
+from blobsync.cli.transfer import Far
 from blobsync.store.sas import LINK, LINK_LIFETIME, READ_BLOB
 
 if TYPE_CHECKING:

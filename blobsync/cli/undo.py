@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from blobsync.cli.copy import DryRun, Full, carried_out, shown_plan
 from blobsync.cli.output import Result
 from blobsync.cli.session import ITS_NAME, Commands, OptionalPaths, Session, argument, command, looking, offers, option
+from blobsync.cli.transfer import DryRun, Full, carried_out, shown_plan
 
 
 def register(app: Commands) -> None:

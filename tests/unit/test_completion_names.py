@@ -12,8 +12,8 @@ import pytest
 from blobsync.base.errors import StorageUnreachableError
 from blobsync.cli import completion
 from blobsync.cli.command_tree import completed_by
-from blobsync.cli.copy import TransferWords
 from blobsync.cli.session import OptionGroup
+from blobsync.cli.transfer import TransferWords
 from blobsync.config.loader import load_cluster
 from blobsync.project.completion_names import names_below
 from tests.e2e.world import wait_until

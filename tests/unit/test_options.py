@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from blobsync.base.errors import UsageError
-from blobsync.cli.copy import Far, TransferWords
 from blobsync.cli.session import OptionGroup
+from blobsync.cli.transfer import Far, TransferWords
 from blobsync.jobspec.submit_options import SubmitKeywords
 from blobsync.plan.transfer_options import TransferOptions, check_options
 
