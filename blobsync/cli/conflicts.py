@@ -108,7 +108,7 @@ def _read(answer: str) -> tuple[str, bool]:
 
 
 def _difference(project: Project, path: str) -> Iterator[str]:
-    from blobsync.cli.content import difference_lines
+    from blobsync.cli.cat import difference_lines
 
     try:
         lines = list(difference_lines(project.diff(f"{project.root}/{path}")))
