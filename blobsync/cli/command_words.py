@@ -43,8 +43,8 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
     (
         "Code and jobs",
         (
-            Word(("init", "initi"), "code", "Pack the project's code and upload it, for jobs to run."),
-            Word(("initc", "initic"), "code", "Compile in the cluster's docker image, then run init."),
+            Word(("init", "initi"), "init", "Pack the project's code and upload it, for jobs to run."),
+            Word(("initc", "initic"), "init", "Compile in the cluster's docker image, then run init."),
             Word(("submit",), "jobs", "Run a command on the cluster."),
             Word(("local",), "jobs", "Run a command as a job on this machine, in the foreground."),
             Word(("q", "query"), "jobs", "List jobs, or show some with their logs."),
