@@ -1,4 +1,4 @@
-"""Commands of ``config`` that check and trust, and ``emulator``; registers all commands of ``config``."""
+"""``config`` but for ``new``: checks and trusts; and ``emulator``."""
 
 from __future__ import annotations
 
