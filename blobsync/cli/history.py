@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from blobsync.base.errors import JobNotFoundError, NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, seconds_of, size_text, took_text
 from blobsync.cli.job_text import job_data, job_details, job_table, state_text
-from blobsync.cli.job_views import MaxOption, find_jobs
 from blobsync.cli.output import Result, more_line
+from blobsync.cli.query import MaxOption, find_jobs
 from blobsync.cli.reports import files_shown
 from blobsync.cli.running_transfers import progress_data, so_far, utc_text
 from blobsync.cli.session import ITS_NAME, Commands, Session, argument, command, offers, option

@@ -1,6 +1,6 @@
 """``submit``, ``local``, ``resubmit``, ``a``/``abort``, ``ssh`` and ``watch``: the commands that start and stop jobs.
 
-The commands that show jobs are in ``job_views``. With ``-c a,b,c``, ``submit`` uses the first of these clusters that
+The commands that show jobs are in ``query``. With ``-c a,b,c``, ``submit`` uses the first of these clusters that
 has enough free GPUs.
 """
 
@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import BlobsyncError, ExitCode, UsageError
 from blobsync.base.formatting import count_text
-from blobsync.cli import job_views
 from blobsync.cli.confirm import confirm
 from blobsync.cli.job_text import cause_data, cause_lines, job_data, nodes_text, planned_tasks, ssh_line, state_text
-from blobsync.cli.job_views import IdArgument, OptionalIds, find_job, find_jobs, followed, note_all, note_left_behind
 from blobsync.cli.output import Result, columns_of, cut, wrapped
+from blobsync.cli.query import IdArgument, OptionalIds, find_job, find_jobs, followed, note_all, note_left_behind
 from blobsync.cli.session import (
     ITS_NAME,
     NO_CLUSTER,
@@ -81,7 +80,7 @@ OptionalCommand = Annotated[
 
 
 def register(app: Commands) -> None:
-    """Add all commands for jobs."""
+    """Add these commands."""
     command(app, "submit", ends_with_a_command=True)(submit)
     command(app, "local", ends_with_a_command=True)(local)
     command(app, "resubmit", takes=("cluster", "num_gpu"))(resubmit)
@@ -89,7 +88,6 @@ def register(app: Commands) -> None:
     command(app, "scale", takes=NO_CLUSTER)(scale)
     command(app, "ssh", takes=NO_CLUSTER)(ssh)
     command(app, "watch", takes=NO_CLUSTER)(watch)
-    job_views.register(app)
 
 
 def submit(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import BlobsyncError, DiskTooSmallError, ExitCode, NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, size_text, zulu_text
-from blobsync.cli.job_views import OptionalId, find_jobs, find_task, note_all
 from blobsync.cli.ls import duration
 from blobsync.cli.output import Result
+from blobsync.cli.query import OptionalId, find_jobs, find_task, note_all
 from blobsync.cli.session import Commands, Session, argument, command, option
 from blobsync.store.sas import LINK_LIFETIME
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import UsageError
 from blobsync.base.formatting import count_text
-from blobsync.cli.job_views import IdArgument, find_jobs
 from blobsync.cli.output import Result
+from blobsync.cli.query import IdArgument, find_jobs
 from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command, option
 
 if TYPE_CHECKING:
