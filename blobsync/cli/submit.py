@@ -1,4 +1,4 @@
-"""``submit``, ``local``, ``resubmit``, ``a``/``abort``, ``ssh`` and ``watch``: the commands that start and stop jobs.
+"""``submit``, ``local``, ``resubmit``, ``a``/``abort``, ``scale``, ``ssh`` and ``watch``: start and stop jobs.
 
 The commands that show jobs are in ``query``. With ``-c a,b,c``, ``submit`` uses the first of these clusters that
 has enough free GPUs.
