@@ -19,10 +19,10 @@ from blobsync.azcopy import argv
 from blobsync.azcopy.arrivals import Arrivals
 from blobsync.azcopy.binary import find_azcopy
 from blobsync.azcopy.carry import action_refusal, is_single_file, needs_list_of_files, refusal
-from blobsync.azcopy.confine import Landlock
 from blobsync.azcopy.job import AzcopyJob, AzcopyJobOutcome
 from blobsync.azcopy.messages import JobProgress
 from blobsync.azcopy.reasons import AzcopyTransferError, LogReader, blob_or_path
+from blobsync.azcopy.sandbox import Landlock
 from blobsync.azcopy.sources import SourceHashes, build_links
 from blobsync.azcopy.verdict import LogFollower, Verdict, damaged_blobs, needs_reading_back, send_again
 from blobsync.azcopy.workspace import Workspace, workspace

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from blobsync.azcopy.binary import Found, find_azcopy
-from blobsync.azcopy.confine import Landlock
+from blobsync.azcopy.sandbox import Landlock
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
 from blobsync.base.errors import (
     AzcopyError,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.binary import Found
-from blobsync.azcopy.confine import Landlock
+from blobsync.azcopy.sandbox import Landlock
 from blobsync.base.check_results import CheckResult, CheckStatus
 from blobsync.base.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError
 from blobsync.base.redaction import SasToken, Secret

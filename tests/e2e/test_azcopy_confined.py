@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.confine import Landlock
+from blobsync.azcopy.sandbox import Landlock
 from tests.e2e.world import Container, Project, hashes, read_tree
 from tests.servers.lying_listing import lying_listing
 

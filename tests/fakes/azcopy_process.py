@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blobsync.azcopy.confine import Landlock
+from blobsync.azcopy.sandbox import Landlock
 from blobsync.base.errors import ProcessError
 from blobsync.base.process import Completed, ProcessRunner, RunningProcess
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.confine import REFUSED, Landlock
+from blobsync.azcopy.sandbox import REFUSED, Landlock
 
 pytestmark = pytest.mark.skipif(not Landlock().is_possible, reason="this kernel has no Landlock")
 
