@@ -18,7 +18,7 @@ from pathlib import Path
 from blobsync.azcopy import argv
 from blobsync.azcopy.arrivals import Arrivals
 from blobsync.azcopy.binary import find_azcopy
-from blobsync.azcopy.carry import action_refusal, is_single_file, needs_list_of_files, refusal
+from blobsync.azcopy.eligible_files import action_refusal, is_single_file, needs_list_of_files, refusal
 from blobsync.azcopy.job import AzcopyJob, AzcopyJobOutcome
 from blobsync.azcopy.messages import JobProgress
 from blobsync.azcopy.reasons import AzcopyTransferError, LogReader, blob_or_path

@@ -1123,7 +1123,7 @@ class Project:
 
     def _azcopy_problem(self, route: Route, files: int, size: int) -> str | None:
         from blobsync.azcopy.binary import problem
-        from blobsync.azcopy.carry import unconfined_problem
+        from blobsync.azcopy.eligible_files import unconfined_problem
         from blobsync.azcopy.sandbox import Landlock
 
         return problem(self.environ) or unconfined_problem(route, files, size, confined=Landlock().is_possible)

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.carry import action_refusal, cannot_carry, needs_list_of_files, refusal, unconfined_problem
+from blobsync.azcopy.eligible_files import (
+    action_refusal,
+    cannot_carry,
+    needs_list_of_files,
+    refusal,
+    unconfined_problem,
+)
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.plan.transfer_plan import Action, FileAction, Route
