@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.arrivals import Arrivals
+from blobsync.azcopy.staged_downloads import Arrivals
 from blobsync.base.errors import LocalFileError, StorageError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
