@@ -75,7 +75,7 @@ class Result:
 def main(words: Sequence[str]) -> int:
     """Exit code 0: every mutant was noticed or is named as equivalent."""
     parser = argparse.ArgumentParser(prog="./dev mutants", description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("module", nargs="+", help="ledger, azcopy.verdict, azcopy/verdict.py, ...")
+    parser.add_argument("module", nargs="+", help="ledger, azcopy.file_results, azcopy/file_results.py, ...")
     parser.add_argument("--jobs", "-j", type=int, default=os.cpu_count() or 1, help="so many mutants at once")
     parser.add_argument("--lines", metavar="FIRST-LAST,...", help="only the mutants of these lines")
     parser.add_argument(
@@ -110,7 +110,7 @@ class BaselineError(Exception):
 
 
 def module_path(name: str) -> Path | None:
-    """The file of ``azcopy.verdict``, however it is written."""
+    """The file of ``azcopy.file_results``, however it is written."""
     bare = name.removesuffix(".py").replace("/", ".").removeprefix("blobsync.")
     path = ROOT / "blobsync" / Path(*bare.split(".")).with_suffix(".py")
     return path if path.is_file() else None

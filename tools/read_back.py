@@ -183,7 +183,7 @@ ROWS: tuple[ReadBack, ...] = (
             "e2e/test_web_pages.py::test_names_and_contents_of_blobs_are_inert_and_no_page_has_a_key",
         ),
         (
-            "azcopy.verdict:_look",
+            "azcopy.file_results:_look",
             "direct.copy:CopyJob._copy_whole",
             "direct.copy:CopyJob.open",
             "direct.reads:read_range",
@@ -214,7 +214,7 @@ ROWS: tuple[ReadBack, ...] = (
             "unit/test_range_records.py::test_a_head_that_is_none_makes_no_record",
         ),
         (
-            "azcopy.verdict:LogFollower.read",
+            "azcopy.file_results:LogFollower.read",
             "azcopy.workspace:_owner",
             "code.snapshot:_Cache.load",
             "backends.local.run_files:RunFiles.read_changes",

@@ -18,13 +18,13 @@ from pathlib import Path
 from blobsync.azcopy import argv
 from blobsync.azcopy.binary import find_azcopy
 from blobsync.azcopy.eligible_files import action_refusal, is_single_file, needs_list_of_files, refusal
+from blobsync.azcopy.file_results import LogFollower, Verdict, damaged_blobs, needs_reading_back, send_again
 from blobsync.azcopy.job import AzcopyJob, AzcopyJobOutcome
 from blobsync.azcopy.messages import JobProgress
 from blobsync.azcopy.reasons import AzcopyTransferError, LogReader, blob_or_path
 from blobsync.azcopy.sandbox import Landlock
 from blobsync.azcopy.sources import SourceHashes, build_links
 from blobsync.azcopy.staged_downloads import Arrivals
-from blobsync.azcopy.verdict import LogFollower, Verdict, damaged_blobs, needs_reading_back, send_again
 from blobsync.azcopy.workspace import Workspace, workspace
 from blobsync.base.errors import (
     BlobsyncError,

@@ -1,4 +1,4 @@
-"""Decides the result of each file of a job, from azcopy's log and messages, and from the blobs if these break off.
+"""Decides the result of each file, from azcopy's log and messages, and from the blobs if these break off.
 
 azcopy sends no checksum with the blocks of a file; the MD5 that it stores with the blob is that of the local file. Over
 TLS no byte changes unnoticed. Over plain http, which emulators speak, one would; the service checks the
