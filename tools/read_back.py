@@ -215,7 +215,7 @@ ROWS: tuple[ReadBack, ...] = (
         ),
         (
             "azcopy.file_results:LogFollower.read",
-            "azcopy.workspace:_owner",
+            "azcopy.run_folders:_owner",
             "code.snapshot:_Cache.load",
             "backends.local.run_files:RunFiles.read_changes",
             "backends.local.local_backend:_tasks",
@@ -475,7 +475,7 @@ ROWS: tuple[ReadBack, ...] = (
             "unit/test_interactive.py::test_a_shell_has_nothing_of_another_users_process",
         ),
         (
-            "azcopy.workspace:_works_in",
+            "azcopy.run_folders:_works_in",
             "base.socket_owners:_knows_some_users_only",
             "base.socket_owners:socket_table",
             "base.process_mark:_facts",

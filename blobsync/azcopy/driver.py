@@ -22,10 +22,10 @@ from blobsync.azcopy.file_results import LogFollower, Verdict, damaged_blobs, ne
 from blobsync.azcopy.job import AzcopyJob, AzcopyJobOutcome
 from blobsync.azcopy.messages import JobProgress
 from blobsync.azcopy.reasons import AzcopyTransferError, LogReader, blob_or_path
+from blobsync.azcopy.run_folders import Workspace, workspace
 from blobsync.azcopy.sandbox import Landlock
 from blobsync.azcopy.sources import SourceHashes, build_links
 from blobsync.azcopy.staged_downloads import Arrivals
-from blobsync.azcopy.workspace import Workspace, workspace
 from blobsync.base.errors import (
     BlobsyncError,
     CredentialError,

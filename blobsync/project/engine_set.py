@@ -136,14 +136,14 @@ def engine_set(
 def _remove_what_azcopy_left(state: StateDir) -> None:
     """Remove files that a killed azcopy left beside the data, whichever engine is used now."""
     if (state.root / _AZCOPYS).is_dir():
-        from blobsync.azcopy.workspace import prune_workspaces
+        from blobsync.azcopy.run_folders import prune_workspaces
 
         prune_workspaces(state.root / _AZCOPYS)
 
 
 def left_over_by(state: StateDir, place: Path) -> int:
     """The bytes that killed runs left at ``place``, which the next run removes before it fetches."""
-    from blobsync.azcopy.workspace import abandoned_staging
+    from blobsync.azcopy.run_folders import abandoned_staging
 
     return left_over(place, abandoned_staging(state.root / _AZCOPYS))
 

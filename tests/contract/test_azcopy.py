@@ -19,7 +19,7 @@ import pytest
 from azure.storage.blob import ContainerClient, ContainerSasPermissions, ContentSettings, generate_container_sas
 
 from blobsync.azcopy.driver import AzcopyEngine, SasForEnd
-from blobsync.azcopy.workspace import prune_workspaces
+from blobsync.azcopy.run_folders import prune_workspaces
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.base.redaction import SasToken, Secret

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.workspace import KEPT_LOGS, abandoned_staging, prune_workspaces, workspace
+from blobsync.azcopy.run_folders import KEPT_LOGS, abandoned_staging, prune_workspaces, workspace
 from blobsync.base.errors import LocalFileError
 
 

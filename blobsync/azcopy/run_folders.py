@@ -1,4 +1,4 @@
-"""A transfer's private folders, and the removal of what dead transfers left.
+"""Private folders of each run of azcopy (log, plan files, links), and the removal of what dead runs left.
 
 ``<state>/azcopy/run-<pid>-<8 hex>/`` holds azcopy's log, its plan files, its home and, for uploads, the tree of
 links that it reads. ``lock`` there is locked while its transfer lives, and ``owner.json`` names azcopy's process and
