@@ -24,8 +24,8 @@ from blobsync.azcopy.messages import JobProgress
 from blobsync.azcopy.reasons import AzcopyTransferError, LogReader, blob_or_path
 from blobsync.azcopy.run_folders import Workspace, workspace
 from blobsync.azcopy.sandbox import Landlock
-from blobsync.azcopy.sources import SourceHashes, build_links
 from blobsync.azcopy.staged_downloads import Arrivals
+from blobsync.azcopy.upload_links import SourceHashes, build_links
 from blobsync.base.errors import (
     BlobsyncError,
     CredentialError,
