@@ -16,8 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.azcopy.job import AzcopyJobOutcome
-from blobsync.azcopy.reasons import (
+from blobsync.azcopy.failure_reasons import (
     AzcopyTransferError,
     ErrorDetails,
     LogReader,
@@ -26,6 +25,7 @@ from blobsync.azcopy.reasons import (
     explain,
     reason_in,
 )
+from blobsync.azcopy.job import AzcopyJobOutcome
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import BlobsyncError, CredentialError, FailureCode, StorageError
 from blobsync.base.events import Listener

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from blobsync.azcopy.reasons import AzcopyTransferError
+from blobsync.azcopy.failure_reasons import AzcopyTransferError
 from blobsync.base.errors import BlobsyncError, ChecksumError, FailureCode, StorageError
 from blobsync.base.events import UnderWay
 from blobsync.base.file_states import RemoteState

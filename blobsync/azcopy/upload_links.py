@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from blobsync.azcopy.reasons import AzcopyTransferError
+from blobsync.azcopy.failure_reasons import AzcopyTransferError
 from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import BlobsyncError, FailureCode
 from blobsync.base.file_states import LocalState

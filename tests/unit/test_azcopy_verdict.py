@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.azcopy.failure_reasons import ErrorDetails, LogReader
 from blobsync.azcopy.file_results import LogFollower, Verdict
 from blobsync.azcopy.job import AzcopyJobOutcome
 from blobsync.azcopy.messages import FailedTransfer
-from blobsync.azcopy.reasons import ErrorDetails, LogReader
 from blobsync.base.errors import BlobsyncError, StorageError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.redaction import SasToken

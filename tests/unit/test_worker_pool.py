@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.reasons import AzcopyTransferError
+from blobsync.azcopy.failure_reasons import AzcopyTransferError
 from blobsync.base.errors import (
     BlobNotFoundError,
     BlobsyncError,
