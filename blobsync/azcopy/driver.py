@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from blobsync.azcopy import argv
+from blobsync.azcopy.azcopy_process import AzcopyJob, AzcopyJobOutcome
 from blobsync.azcopy.binary import find_azcopy
 from blobsync.azcopy.eligible_files import action_refusal, is_single_file, needs_list_of_files, refusal
 from blobsync.azcopy.failure_reasons import AzcopyTransferError, LogReader, blob_or_path
 from blobsync.azcopy.file_results import LogFollower, Verdict, damaged_blobs, needs_reading_back, send_again
-from blobsync.azcopy.job import AzcopyJob, AzcopyJobOutcome
 from blobsync.azcopy.messages import JobProgress
 from blobsync.azcopy.run_folders import Workspace, workspace
 from blobsync.azcopy.sandbox import Landlock

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from blobsync.azcopy.azcopy_process import AzcopyJobOutcome
 from blobsync.azcopy.failure_reasons import (
     AzcopyTransferError,
     ErrorDetails,
@@ -25,7 +26,6 @@ from blobsync.azcopy.failure_reasons import (
     explain,
     reason_in,
 )
-from blobsync.azcopy.job import AzcopyJobOutcome
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import BlobsyncError, CredentialError, FailureCode, StorageError
 from blobsync.base.events import Listener

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from blobsync.azcopy.argv import Command
-from blobsync.azcopy.job import AzcopyJob, AzcopyJobOutcome, answer
+from blobsync.azcopy.azcopy_process import AzcopyJob, AzcopyJobOutcome, answer
 from blobsync.azcopy.messages import JobProgress, Prompt
 from tests.fakes.azcopy_process import AzcopyRunner, ScriptedAzcopy, transcript
 
