@@ -96,7 +96,7 @@ def download_command(
     """Download the virtual folder ``source`` to below ``target``, or the one blob to the file ``target``.
 
     ``listed`` is a file that names, one per line and relative to ``source``, the only blobs to download. azcopy's own
-    check of the MD5 is off: ``arrivals`` checks it against the planned blob's.
+    check of the MD5 is off: ``staged_downloads`` checks it against the planned blob's.
     """
     return _command(
         binary,

@@ -4,7 +4,7 @@ azcopy lists a folder by itself and joins the names that it finds to the target'
 starts, Landlock (Linux 5.13 and newer, landlock(7)) takes away the right to write anywhere but below the folders that
 are named. This cannot be undone, whatever the server sends.
 
-This file is also the program that does so: ``python -I -S confine.py --write FOLDER ... -- PROGRAM ...`` confines
+This file is also the program that does so: ``python -I -S sandbox.py --write FOLDER ... -- PROGRAM ...`` confines
 itself and then becomes PROGRAM. A program of its own, because threads of ours run while azcopy is started, and between
 ``fork`` and ``exec`` no Python is safe then. It imports the standard library only.
 """
