@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from blobsync.backends.addresses import AzureBastion, SshMachine
+from blobsync.backends.ssh_arguments import AzureBastion, SshMachine
 
 LOOPBACK = "127.0.0.1"
 

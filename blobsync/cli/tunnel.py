@@ -118,7 +118,7 @@ def tunnel_add(
       blobsync tunnel add gpu me@sandbox-13 --azure-bastion hub --resource-group net --target /subscriptions/.../gpu13
       blobsync tunnel add board me@sandbox-12 --port 6006
     """
-    from blobsync.backends.addresses import SSH_PORT, read_machine
+    from blobsync.backends.ssh_arguments import SSH_PORT, read_machine
     from blobsync.tunnels.named import NamedTunnel
 
     tunnels = _tunnels(session)
@@ -135,7 +135,7 @@ def _whole(key: str) -> str:
     """The absolute path, with ``~`` expanded."""
     from pathlib import Path
 
-    from blobsync.backends.addresses import read_key_file
+    from blobsync.backends.ssh_arguments import read_key_file
 
     return read_key_file(key, Path.home()) if key else ""
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from blobsync.backends.addresses import free_local_port
 from blobsync.backends.forwarding import LOOPBACK
 from blobsync.backends.protocol import PortForward, Tunnelling
+from blobsync.backends.ssh_arguments import free_local_port
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord

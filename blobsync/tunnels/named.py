@@ -18,7 +18,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from blobsync.backends.addresses import (
+from blobsync.backends.forwarding import LOOPBACK, bastion_line, forward_line
+from blobsync.backends.ssh_arguments import (
     SSH_PORT,
     demand_key_file,
     free_local_port,
@@ -27,7 +28,6 @@ from blobsync.backends.addresses import (
     read_machine,
     read_port,
 )
-from blobsync.backends.forwarding import LOOPBACK, bastion_line, forward_line
 from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process import ProcessRunner, python_module

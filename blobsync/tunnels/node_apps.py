@@ -11,9 +11,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from blobsync.backends.addresses import read_port
 from blobsync.backends.forwarding import LOOPBACK
 from blobsync.backends.protocol import PortForward, Tunnelling
+from blobsync.backends.ssh_arguments import read_port
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import RunningProcess

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from blobsync.backends.addresses import SshMachine
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.aml.ssh_service import (
     AzTool,
@@ -24,6 +23,7 @@ from blobsync.backends.aml.ssh_service import (
     tagged_machine,
 )
 from blobsync.backends.forwarding import machine_command, proxy_command, proxy_line
+from blobsync.backends.ssh_arguments import SshMachine
 from blobsync.base.errors import BackendUnavailableError, JobError
 from blobsync.base.process import Completed
 from tests.fakes.runner import ScriptedRunner

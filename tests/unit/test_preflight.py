@@ -200,7 +200,7 @@ ELSEWHERE: Mapping[str, str] = {
     "jobs.outputs": "a job has ended",
     "jobs.logs": "a job that is known",
     "jobs.queries": "a job that is known",
-    "backends.addresses": "tunnels come after the job",
+    "backends.ssh_arguments": "tunnels come after the job",
     "backends.aml.computes": "compute create and scale",
     "backends.kubernetes.submission": "the cluster is asked",
 }

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.backends.addresses import (
+from blobsync.backends.forwarding import bastion_line, forward_line, pod_line
+from blobsync.backends.ssh_arguments import (
     AzureBastion,
     SshMachine,
     free_local_port,
@@ -26,7 +27,6 @@ from blobsync.backends.addresses import (
     read_machine,
     read_port,
 )
-from blobsync.backends.forwarding import bastion_line, forward_line, pod_line
 from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
 from blobsync.base.process import RunningProcess
 from blobsync.node.standalone.beside_side import choose_port, environment_of, program_words, wait_until_open

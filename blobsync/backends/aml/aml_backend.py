@@ -15,7 +15,6 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from blobsync.backends.addresses import SshMachine
 from blobsync.backends.aml import replies as aml_replies
 from blobsync.backends.aml.client import VIRTUAL_CLUSTER_VERSION, AmlClient
 from blobsync.backends.aml.computes import Computes
@@ -47,6 +46,7 @@ from blobsync.backends.protocol import (
     Surroundings,
     Unknown,
 )
+from blobsync.backends.ssh_arguments import SshMachine
 from blobsync.base.errors import (
     BackendBusyError,
     BackendFailingError,

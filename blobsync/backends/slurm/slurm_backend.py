@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from blobsync.backends.addresses import SshMachine, read_host, read_machine
 from blobsync.backends.forwarding import LOOPBACK, forward_line
 from blobsync.backends.login import LoginNode, RecordedEnd, TaskEnds
 from blobsync.backends.protocol import (
@@ -32,6 +31,7 @@ from blobsync.backends.protocol import (
 from blobsync.backends.slurm import replies as slurm_replies
 from blobsync.backends.slurm.job_arrays import has_too_many_tasks
 from blobsync.backends.slurm.script import build_script
+from blobsync.backends.ssh_arguments import SshMachine, read_host, read_machine
 from blobsync.base.errors import (
     BackendUnavailableError,
     BlobsyncError,
