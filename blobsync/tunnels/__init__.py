@@ -2,5 +2,5 @@
 
 ``keeper`` runs and restarts the command of a tunnel; ``job_tunnel`` forwards a port of a job's node; ``node_apps`` runs
 TensorBoard or Jupyter there; ``named`` and ``background`` are named tunnels. The command lines are in
-``backends.forwarding``. Calls ``jobs``, ``backends`` and what these call.
+``backends.port_forwarding``. Calls ``jobs``, ``backends`` and what these call.
 """

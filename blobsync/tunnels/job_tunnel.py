@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from blobsync.backends.forwarding import LOOPBACK
+from blobsync.backends.port_forwarding import LOOPBACK
 from blobsync.backends.protocol import PortForward, Tunnelling
 from blobsync.backends.ssh_arguments import free_local_port
 from blobsync.base.errors import BlobsyncError, JobError, UsageError

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from blobsync.backends.forwarding import LOOPBACK, bastion_line, forward_line
+from blobsync.backends.port_forwarding import LOOPBACK, bastion_line, forward_line
 from blobsync.backends.ssh_arguments import (
     SSH_PORT,
     demand_key_file,

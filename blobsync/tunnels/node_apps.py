@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from blobsync.backends.forwarding import LOOPBACK
+from blobsync.backends.port_forwarding import LOOPBACK
 from blobsync.backends.protocol import PortForward, Tunnelling
 from blobsync.backends.ssh_arguments import read_port
 from blobsync.base.errors import BlobsyncError, JobError, UsageError

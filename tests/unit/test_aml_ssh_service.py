@@ -22,7 +22,7 @@ from blobsync.backends.aml.ssh_service import (
     ssh_proxy,
     tagged_machine,
 )
-from blobsync.backends.forwarding import machine_command, proxy_command, proxy_line
+from blobsync.backends.port_forwarding import machine_command, proxy_command, proxy_line
 from blobsync.backends.ssh_arguments import SshMachine
 from blobsync.base.errors import BackendUnavailableError, JobError
 from blobsync.base.process import Completed

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.backends.forwarding import bastion_line, forward_line, pod_line
+from blobsync.backends.port_forwarding import bastion_line, forward_line, pod_line
 from blobsync.backends.ssh_arguments import (
     AzureBastion,
     SshMachine,

@@ -32,7 +32,14 @@ from blobsync.backends.aml.request import (
 )
 from blobsync.backends.aml.ssh_service import find_az, find_public_key, read_address, ssh_proxy, tagged_machine
 from blobsync.backends.aml.sweep_job import MOST_TRIALS, is_sweep, read_sweep, trials_by_task
-from blobsync.backends.forwarding import LOOPBACK, SshProxy, forward_line, machine_command, proxy_command, proxy_line
+from blobsync.backends.port_forwarding import (
+    LOOPBACK,
+    SshProxy,
+    forward_line,
+    machine_command,
+    proxy_command,
+    proxy_line,
+)
 from blobsync.backends.protocol import (
     Accepted,
     Backend,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from blobsync.backends.aml.foreign import tagged_ssh
 from blobsync.backends.aml.replies import AmlReply
-from blobsync.backends.forwarding import SshProxy
+from blobsync.backends.port_forwarding import SshProxy
 from blobsync.backends.ssh_arguments import SshMachine, read_machine
 from blobsync.base.errors import BackendUnavailableError, JobError
 from blobsync.base.file_states import regular_only

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
-from blobsync.backends.forwarding import LOOPBACK, pod_line
 from blobsync.backends.kubernetes import replies
 from blobsync.backends.kubernetes.examine import examine_cluster
 from blobsync.backends.kubernetes.kubectl import Kubectl
@@ -30,6 +29,7 @@ from blobsync.backends.kubernetes.request import (
 )
 from blobsync.backends.kubernetes.settings import read_settings
 from blobsync.backends.kubernetes.submission import DOUBTFUL, Submission
+from blobsync.backends.port_forwarding import LOOPBACK, pod_line
 from blobsync.backends.protocol import (
     Accepted,
     ClusterSummary,
@@ -42,13 +42,7 @@ from blobsync.backends.protocol import (
     Unknown,
 )
 from blobsync.base.check_results import CheckResult
-from blobsync.base.errors import (
-    BackendDeniedError,
-    BackendUnavailableError,
-    BlobsyncError,
-    JobError,
-    JobNotFoundError,
-)
+from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, BlobsyncError, JobError, JobNotFoundError
 from blobsync.config.model import Cluster
 from blobsync.jobspec.hold import HOLDER, entering
 from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State
