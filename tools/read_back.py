@@ -395,7 +395,7 @@ ROWS: tuple[ReadBack, ...] = (
             "backends.aml.refusals:read_refusal",
             "backends.aml.sweep_job:_number",
             "backends.kubernetes.kubectl:Kubectl._object",
-            "backends.login:LoginNode._ask",
+            "backends.login_node:LoginNode._ask",
             "node.standalone.login_side:main",
             "tunnels.node_apps:BesideProgram._first_answer.read",
             "node.standalone.beside_side:main",
@@ -501,7 +501,7 @@ ROWS: tuple[ReadBack, ...] = (
         (
             "emulator.server:pinned_version",
             "backends.aml.request:command_line",
-            "backends.login:LoginNode._ask",
+            "backends.login_node:LoginNode._ask",
             "jobspec.node_archive:_Modules.imports",
             "jobspec.node_archive:_licence",
             "jobspec.node_archive:standalone_source",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from blobsync.backends.login import LoginNode
+from blobsync.backends.login_node import LoginNode
 from blobsync.base.errors import BlobsyncError
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobs.context import JobContext, settings_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.backends.login import LoginNode
+from blobsync.backends.login_node import LoginNode
 from blobsync.base.process import ProcessRunner, python_module
 from tests.e2e.world import Done, Project
 from tests.servers.recording_server import RecordingServer

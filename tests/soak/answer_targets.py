@@ -8,7 +8,7 @@ from pathlib import Path
 
 from blobsync.backends.aml import replies as aml
 from blobsync.backends.aml.refusals import as_error, read_refusal
-from blobsync.backends.login import LoginNode
+from blobsync.backends.login_node import LoginNode
 from blobsync.backends.slurm import replies as slurm
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.plain_json import parse_object

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.backends.login import LoginNode
+from blobsync.backends.login_node import LoginNode
 from blobsync.base.errors import BackendUnavailableError, ConfigError, JobError, LostContactError
 from blobsync.base.process import Completed, ProcessRunner
 from tests.fakes.runner import ScriptedRunner

@@ -16,7 +16,7 @@ from blobsync.backends.local.fleet import address_of
 from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of, most_gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.local.task_pool import MOST_AT_A_TIME
-from blobsync.backends.login import LoginNode
+from blobsync.backends.login_node import LoginNode
 from blobsync.backends.protocol import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Surroundings
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFoundError, ProcessError, SubmissionError
 from blobsync.base.formatting import count_text

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.backends.login import LOG_FOLDERS, nonempty_logs
+from blobsync.backends.login_node import LOG_FOLDERS, nonempty_logs
 from blobsync.base.plain_json import demand_types, parse_json
 from blobsync.base.user_data import make_private, replace_file
 from blobsync.jobspec.spec import JobSpec, LogFile, NodeChange, State, StateChange, TaskInfo

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from blobsync.backends.login import LoginNode, RecordedEnd, TaskEnds
+from blobsync.backends.login_node import LoginNode, RecordedEnd, TaskEnds
 from blobsync.backends.port_forwarding import LOOPBACK, forward_line
 from blobsync.backends.protocol import (
     Accepted,

@@ -1,4 +1,4 @@
-"""The computer that runs a cluster's commands: this one, or one reached over ssh.
+"""The login node: the computer that runs a cluster's commands, this one or one reached over ssh.
 
 Uses the system's ``ssh``, not paramiko, which lacks parts of the user's configuration, agents, jump hosts and second
 factors.
