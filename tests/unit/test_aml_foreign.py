@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from blobsync.backends.aml.aml_backend import AmlBackend
-from blobsync.backends.aml.foreign import read_foreign, tagged_ssh
+from blobsync.backends.aml.foreign_jobs import read_foreign, tagged_ssh
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.protocol import SeenJob, Surroundings
 from blobsync.base.process import ProcessRunner

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.backends.aml.foreign import tagged_ssh
+from blobsync.backends.aml.foreign_jobs import tagged_ssh
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.port_forwarding import SshProxy
 from blobsync.backends.ssh_arguments import SshMachine, read_machine
