@@ -392,7 +392,7 @@ ROWS: tuple[ReadBack, ...] = (
             "azcopy.messages:_object",
             "cli.demo:_Show.ask",
             "backends.aml.client:AmlClient._json",
-            "backends.aml.refusals:read_refusal",
+            "backends.aml.error_responses:read_refusal",
             "backends.aml.sweep_job:_number",
             "backends.kubernetes.kubectl:Kubectl._object",
             "backends.login_node:LoginNode._ask",

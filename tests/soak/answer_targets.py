@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from blobsync.backends.aml import replies as aml
-from blobsync.backends.aml.refusals import as_error, read_refusal
+from blobsync.backends.aml.error_responses import as_error, read_refusal
 from blobsync.backends.login_node import LoginNode
 from blobsync.backends.slurm import replies as slurm
 from blobsync.base.errors import BlobsyncError

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from blobsync.backends.aml.refusals import Refusal, as_error, read_refusal, wrong_place
+from blobsync.backends.aml.error_responses import Refusal, as_error, read_refusal, wrong_place
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.aml.request import workspace_path
 from blobsync.base.errors import (

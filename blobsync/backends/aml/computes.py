@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blobsync.backends.aml.client import AmlClient
-from blobsync.backends.aml.refusals import MOST_SAID, az_ml, compute_hint
+from blobsync.backends.aml.error_responses import MOST_SAID, az_ml, compute_hint
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.base.errors import JobError, NothingMatchedError, UsageError
 from blobsync.base.formatting import quoted
