@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from blobsync.backends.aml import datastores as aml_storage
 from blobsync.backends.aml import platforms as aml_platforms
-from blobsync.backends.aml import storage as aml_storage
+from blobsync.backends.aml.datastores import Datastore
 from blobsync.backends.aml.replies import spec_tags
-from blobsync.backends.aml.storage import Datastore
 from blobsync.backends.aml.sweep_job import COMMAND_WORD, MOST_TRIALS, as_sweep
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.config.job_keys import NESTED_HINT, enclosing, nested_sentence
