@@ -19,7 +19,7 @@ from blobsync.backends.aml import replies as aml_replies
 from blobsync.backends.aml.client import VIRTUAL_CLUSTER_VERSION, AmlClient
 from blobsync.backends.aml.computes import Computes
 from blobsync.backends.aml.foreign_jobs import read_foreign, tagged_ssh
-from blobsync.backends.aml.platforms import virtual_cluster_id
+from blobsync.backends.aml.itp_and_singularity import virtual_cluster_id
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.aml.request import (
     AmlRequest,

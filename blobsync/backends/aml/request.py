@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.backends.aml import datastores as aml_storage
-from blobsync.backends.aml import platforms as aml_platforms
+from blobsync.backends.aml import itp_and_singularity as aml_platforms
 from blobsync.backends.aml.datastores import Datastore
 from blobsync.backends.aml.replies import spec_tags
 from blobsync.backends.aml.sweep_job import COMMAND_WORD, MOST_TRIALS, as_sweep
