@@ -268,7 +268,7 @@ WRITERS: dict[str, str] = {
     "emulator": "programs in the user's data folder",
     "jobs.foreground": "jobs on this machine",
     "backends.local": "the same",
-    **dict.fromkeys(("node", "backends.aml.start"), "files on a node"),
+    **dict.fromkeys(("node", "backends.aml.node_start"), "files on a node"),
     "tunnels.named": "the user's own tunnels, in the user's configuration and state",
     "jobspec.node_archive": "what nodes start from, in the user's state folder",
     **dict.fromkeys(

@@ -104,7 +104,7 @@ def test_the_ports_for_the_master_of_a_job_are_chosen_in_one_module() -> None:
 # Its handler may run before anything else is imported.
 _OWN_CODES = {"blobsync.base.errors", "blobsync.base.stopping"}
 # They travel to nodes alone, or their text does.
-_SENT = {*ALONE, "blobsync.backends.aml.start", "blobsync.node.spread"}
+_SENT = {*ALONE, "blobsync.backends.aml.node_start", "blobsync.node.spread"}
 
 
 def test_exit_codes_and_how_a_shell_says_a_signal_have_one_home() -> None:

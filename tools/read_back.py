@@ -120,7 +120,7 @@ ROWS: tuple[ReadBack, ...] = (
             "unit/test_node.py::test_a_file_of_secrets_sets_no_variable_that_the_job_does_not_ask_for",
         ),
         (
-            "backends.aml.start:open_secrets",
+            "backends.aml.node_start:open_secrets",
             "node.standalone.bootstrap:Boot.__init__",
             "node.__main__:_carry_out",
             "node.places:JobPlaces._reload_sas",

@@ -8,7 +8,6 @@ from types import ModuleType
 
 import pytest
 
-from blobsync.backends.aml import start
 from blobsync.base.errors import CredentialError
 from blobsync.base.locations import (
     BlobContainer,

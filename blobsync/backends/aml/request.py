@@ -227,7 +227,7 @@ def command_line(
     opening: Opening,
 ) -> str:
     """A Python command with the bootstrap and the specification as one literal; Azure ML fills in the paths."""
-    from blobsync.backends.aml import start as aml_start
+    from blobsync.backends.aml import node_start as aml_start
 
     options = [
         f"--{name.replace('_', '-')}={cluster.text('runtime.' + name)}"
