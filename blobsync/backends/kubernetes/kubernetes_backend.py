@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from blobsync.backends.kubernetes import replies
-from blobsync.backends.kubernetes.examine import examine_cluster
 from blobsync.backends.kubernetes.kubectl import Kubectl
 from blobsync.backends.kubernetes.naming import CANCELED_NOTE, RENEWED_NOTE, object_name
 from blobsync.backends.kubernetes.place import Place, recorded_place
 from blobsync.backends.kubernetes.pod import CONTAINER, END_ALONE, FILES, RUN_DIR
 from blobsync.backends.kubernetes.pod_logs import KnownBytes, PodLogs
+from blobsync.backends.kubernetes.preflight import examine_cluster
 from blobsync.backends.kubernetes.replies import KubernetesJob, Pod, holders_of, read_cluster, states_over_time
 from blobsync.backends.kubernetes.request import (
     SECRETS_KEY,
