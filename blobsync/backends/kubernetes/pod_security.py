@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blobsync.backends.kubernetes.kubectl import KubernetesRefusal
-from blobsync.backends.kubernetes.place import Place
+from blobsync.backends.kubernetes.namespace import Place
 from blobsync.base.errors import BackendDeniedError, JobNotFoundError
 
 RESTRICTED = "restricted"

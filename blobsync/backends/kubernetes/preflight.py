@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from blobsync.backends.kubernetes.kubectl import CLUSTER_WIDE, Kubectl, KubernetesRefusal, Right
-from blobsync.backends.kubernetes.place import Place, demand_queue
+from blobsync.backends.kubernetes.namespace import Place, demand_queue
 from blobsync.backends.kubernetes.pod_security import RESTRICTED, enforced_level
 from blobsync.backends.kubernetes.request import KubernetesRequest
 from blobsync.backends.kubernetes.settings import KubernetesSettings
