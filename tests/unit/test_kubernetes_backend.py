@@ -11,7 +11,7 @@ import pytest
 from blobsync.backends import create_backend
 from blobsync.backends.kubernetes.kubectl import Kubectl, find_kubectl
 from blobsync.backends.kubernetes.namespace import Place
-from blobsync.backends.kubernetes.naming import INDEX_LABEL, JOB_LABEL
+from blobsync.backends.kubernetes.object_names import INDEX_LABEL, JOB_LABEL
 from blobsync.backends.kubernetes.pod import CONTAINER, END_ALONE
 from blobsync.backends.protocol import Accepted, PortForward, Refused, Scaling, Surroundings, Tunnelling
 from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, ConfigError, JobError

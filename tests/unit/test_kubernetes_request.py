@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from blobsync.backends.kubernetes.naming import object_name
+from blobsync.backends.kubernetes.object_names import object_name
 from blobsync.backends.kubernetes.request import KubernetesRequest, pull_login
 from blobsync.backends.protocol import Plan
 from blobsync.base.errors import ConfigError, UnsafeNameError

@@ -15,7 +15,7 @@ from dataclasses import replace
 from blobsync.backends.kubernetes import replies
 from blobsync.backends.kubernetes.kubectl import Kubectl
 from blobsync.backends.kubernetes.namespace import Place, recorded_place
-from blobsync.backends.kubernetes.naming import CANCELED_NOTE, RENEWED_NOTE, object_name
+from blobsync.backends.kubernetes.object_names import CANCELED_NOTE, RENEWED_NOTE, object_name
 from blobsync.backends.kubernetes.pod import CONTAINER, END_ALONE, FILES, RUN_DIR
 from blobsync.backends.kubernetes.pod_logs import KnownBytes, PodLogs
 from blobsync.backends.kubernetes.preflight import examine_cluster

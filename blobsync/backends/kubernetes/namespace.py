@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from blobsync.backends.kubernetes.kubectl import CLUSTER_WIDE, Kubectl
-from blobsync.backends.kubernetes.naming import MANAGED_BY, RUN_LABEL, US
+from blobsync.backends.kubernetes.object_names import MANAGED_BY, RUN_LABEL, US
 from blobsync.base.errors import BackendUnavailableError, JobNotFoundError, SubmissionError
 from blobsync.jobspec.spec import JobRef
 

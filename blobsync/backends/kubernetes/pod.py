@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from blobsync.backends.kubernetes.naming import FAILURES_NOTE, IGNORED_NOTE, MANAGED_BY, RUN_LABEL, US, pull_name
+from blobsync.backends.kubernetes.object_names import FAILURES_NOTE, IGNORED_NOTE, MANAGED_BY, RUN_LABEL, US, pull_name
 from blobsync.backends.kubernetes.settings import KubernetesSettings
 from blobsync.base.errors import ENDED_ALONE_EXIT, ConfigError
 from blobsync.base.locations import MountedLocation

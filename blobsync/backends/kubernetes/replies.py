@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from blobsync.backends.kubernetes.naming import (
+from blobsync.backends.kubernetes.object_names import (
     CANCELED_NOTE,
     FAILURES_NOTE,
     IGNORED_NOTE,

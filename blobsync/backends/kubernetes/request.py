@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blobsync.backends.kubernetes.naming import (
+from blobsync.backends.kubernetes.object_names import (
     CONTAINER_NOTE,
     ELASTIC_NOTE,
     JOB_LABEL,

@@ -10,7 +10,7 @@ from typing import Any
 from blobsync.backends.kubernetes import replies
 from blobsync.backends.kubernetes.kubectl import KubernetesRefusal
 from blobsync.backends.kubernetes.namespace import Place, demand_queue
-from blobsync.backends.kubernetes.naming import QUEUE_LABEL, object_name, pull_name
+from blobsync.backends.kubernetes.object_names import QUEUE_LABEL, object_name, pull_name
 from blobsync.backends.kubernetes.pod import mount_names
 from blobsync.backends.kubernetes.pod_security import RESTRICTED, enforced_level
 from blobsync.backends.kubernetes.replies import KubernetesJob
