@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blobsync.backends.local.fleet import (
+from blobsync.backends.local.elastic_nodes import (
     FIRST_PAUSE_SECONDS,
     LOST_TIMES,
     FleetNode,

@@ -12,7 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from blobsync.backends.local.fleet import address_of
+from blobsync.backends.local.elastic_nodes import address_of
 from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of, most_gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.local.task_pool import MOST_AT_A_TIME

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from blobsync.backends.local.fleet import PATIENCE_SECONDS, Fleet
+from blobsync.backends.local.elastic_nodes import PATIENCE_SECONDS, Fleet
 from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of, most_gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.local.task_pool import TaskPool

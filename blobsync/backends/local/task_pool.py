@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from blobsync.backends.local.fleet import CANCELED, PATIENCE_SECONDS
+from blobsync.backends.local.elastic_nodes import CANCELED, PATIENCE_SECONDS
 from blobsync.backends.local.run_files import RunFiles
 from blobsync.base.background_calls import usable_cores
 from blobsync.base.errors import shell_code

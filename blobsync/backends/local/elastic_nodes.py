@@ -1,4 +1,4 @@
-"""Starts and stops the nodes of an elastic job on this machine.
+"""The nodes of an elastic job on this machine: starts them, starts lost ones again, and stops them.
 
 A node is a group of processes with an address on loopback. The rules are those of an Indexed Job of Kubernetes: the
 highest numbers are removed first and node 0 stays; a node that is stopping keeps its number until its end; a node that
