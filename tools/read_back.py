@@ -306,8 +306,8 @@ ROWS: tuple[ReadBack, ...] = (
         "each is made for you alone, and a folder of somebody else is refused; who may replace entries of "
         "`shared_root` itself can still exchange it ([out of scope](../security.md#what-is-out-of-scope))",
         (
-            "unit/test_login.py::test_everything_on_a_login_node_is_made_for_its_owner_only",
-            "unit/test_login.py::test_a_folder_of_another_user_gets_no_secret",
+            "unit/test_login_node.py::test_everything_on_a_login_node_is_made_for_its_owner_only",
+            "unit/test_login_node.py::test_a_folder_of_another_user_gets_no_secret",
             "unit/test_node.py::test_a_scratch_folder_that_somebody_else_made_first_is_not_used",
             "unit/test_interactive.py::test_a_record_of_another_process_with_the_same_number_is_nobody",
         ),
@@ -385,7 +385,7 @@ ROWS: tuple[ReadBack, ...] = (
         "they have a shape and limits; a worker's answers are compared with its orders",
         (
             "contract/test_aml_client.py::test_every_response_ends_in_our_error",
-            "unit/test_login.py::test_an_answer_of_another_form_is_one_sentence",
+            "unit/test_login_node.py::test_an_answer_of_another_form_is_one_sentence",
             "unit/test_hostile_input.py::test_an_answer_without_end_is_not_kept_in_memory",
         ),
         (

@@ -1,8 +1,8 @@
 """The backends that run jobs: Slurm, Kubernetes, Azure ML and this machine, behind the ``Backend`` of ``protocol``.
 
 Decides how a job is requested, and what the responses mean. In: a ``JobSpec`` and its secrets. Out: a request, a
-``RunInfo``, logs. Each backend is imported when it is used, and none imports another. ``login`` runs commands over
-ssh, ``addresses`` and ``forwarding`` make the command lines of tunnels. Calls ``jobspec`` and what that calls.
+``RunInfo``, logs. Each backend is imported when it is used, and none imports another. ``login_node`` runs commands over
+ssh, ``ssh_arguments`` and ``port_forwarding`` make the command lines of tunnels. Calls ``jobspec`` and what that calls.
 """
 
 from __future__ import annotations

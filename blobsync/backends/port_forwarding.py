@@ -1,4 +1,4 @@
-"""Command lines that forward a port of another machine. Pure; every argument was validated by ``addresses``.
+"""Command lines that forward a port of another machine. Pure; every argument was validated by ``ssh_arguments``.
 
 ssh reads no option after ``--``; other programs get a value that could begin with a dash after ``=``.
 """

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from blobsync.backends.aml import node_start
 from blobsync.base.errors import CredentialError
 from blobsync.base.locations import (
     BlobContainer,
@@ -116,7 +117,7 @@ def test_what_is_not_mounted_is_the_url_of_a_container() -> None:
         parse_store_location("/mnt/a")
 
 
-@pytest.mark.parametrize("module", [start, bootstrap])
+@pytest.mark.parametrize("module", [node_start, bootstrap])
 def test_what_runs_alone_on_a_node_writes_the_same_text_for_a_mount(module: ModuleType) -> None:
     assert str(MountedLocation(Path("/x"))) == f"{module.MOUNTED}/x"
 

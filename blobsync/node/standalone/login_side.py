@@ -1,6 +1,6 @@
 """Reads and writes a job's files on a login node. Standard library only, Python 3.8 or newer.
 
-Its source text is given to ``python3 -c`` there (see ``login.py``): one JSON request on standard input, one
+Its source text is given to ``python3 -c`` there (see ``login_node.py``): one JSON request on standard input, one
 JSON answer on standard output.
 """
 
