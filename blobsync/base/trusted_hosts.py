@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import urlsplit
 
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.socket_owners import Endpoint, Listener, listener_at
 
 

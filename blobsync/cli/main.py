@@ -27,7 +27,7 @@ from blobsync.base.errors import (
     UnknownClusterError,
     UsageError,
 )
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.redaction import HIDDEN, redact, register_url
 from blobsync.base.stopping import (
     enable_ctrl_c,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from blobsync.base.errors import BlobsyncError, ExitCode, LocalFileError, UnsafeNamesError, UsageError
 from blobsync.base.formatting import count_text, printable
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.redaction import redact, redact_answer, redact_tree
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from blobsync.base.errors import ConfigError
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import AMAZON
-from blobsync.base.patterns import pattern
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import host_of
 from blobsync.config.known_keys import ACCOUNT, OF_BUCKETS, WORKSPACE

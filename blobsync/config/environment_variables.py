@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 from blobsync.config.yaml_document import KeyPath
 
 # $${NAME} stands for a literal ${NAME}.

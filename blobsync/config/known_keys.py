@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 
 CODE_KEY = "code_path"
 FOLDER_SUFFIX = "_folder"

@@ -13,7 +13,7 @@ from typing import Any
 
 from blobsync.base.errors import ConfigError
 from blobsync.base.formatting import count_text
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.redaction import Secret
 from blobsync.config.environment_variables import Variables
 from blobsync.config.known_keys import (

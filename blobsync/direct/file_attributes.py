@@ -12,7 +12,7 @@ from datetime import datetime
 from time import gmtime, strftime
 from typing import NamedTuple
 
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 from blobsync.plan.transfer_plan import KeptAttributes
 
 _SECOND_NS = 1_000_000_000

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Listener, UnderWay
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.resume_records import Ends, WriteIntents
 from blobsync.plan.transfer_plan import FileAction

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from blobsync.base.errors import BlobsyncError, ConfigError, LockError
 from blobsync.base.file_states import LocalState
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 from blobsync.config.yaml_document import parse_document
 from blobsync.local.files import LocalFolder, SourceFolder
 from blobsync.local.names import OWN_BLOBS, local_problem, relative_name

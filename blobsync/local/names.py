@@ -17,8 +17,8 @@ from operator import itemgetter
 from typing import Generic, NewType, TypeVar
 
 from blobsync.base.errors import UnsafeNameError
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import MAX_NAME_CHARS, reaches_another
-from blobsync.base.patterns import pattern
 
 _T = TypeVar("_T")
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from blobsync.base.errors import LocalFileError, OpenStateError, UntrustedStateError
 from blobsync.base.formatting import count_text
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.plain_json import parse_object
 from blobsync.base.seals import KEY_BYTES, SealKey
 from blobsync.base.user_data import config_home, make_private, state_home

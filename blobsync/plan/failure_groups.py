@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from blobsync.base.errors import BlobsyncError, FileFailure
 from blobsync.base.formatting import count_text
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 
 # Maximum number of files that are named in a group.
 NAMED = 3

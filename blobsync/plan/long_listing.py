@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import StorageError
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 from blobsync.local.sorted_runs import SortedRuns, Spill
 from blobsync.store.protocol import BlobInfo, BlobStore
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from blobsync.base.errors import LocalFileError, PlanFileError
 from blobsync.base.file_states import FileState, LocalState
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.plain_json import demand_types, parse_json
 from blobsync.base.redaction import redact_each
 from blobsync.plan.transfer_options import TransferOptions

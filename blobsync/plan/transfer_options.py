@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from blobsync.base.errors import UsageError
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.options import Option
-from blobsync.base.patterns import pattern
 
 EngineName = Literal["auto", "azcopy", "direct", "relay"]
 Keep = Literal["local", "remote", "both"]

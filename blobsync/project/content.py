@@ -12,8 +12,8 @@ from itertools import islice, takewhile
 
 from blobsync.base.errors import ChecksumError, LocalFileError, ShapeConflictError
 from blobsync.base.file_states import regular_only
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import LocalLocation
-from blobsync.base.patterns import pattern
 from blobsync.config.mapping import Resolution
 from blobsync.local.files import hash_file
 from blobsync.local.index import Index

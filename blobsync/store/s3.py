@@ -31,8 +31,8 @@ from blobsync.base.errors import (
     ThrottledError,
     UsageError,
 )
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import AMAZON, Bucket, quote_blob_name
-from blobsync.base.patterns import pattern
 from blobsync.base.redaction import SignedUrl
 from blobsync.base.trusted_hosts import is_loopback
 from blobsync.config.model import StorageAccount

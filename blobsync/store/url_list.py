@@ -23,8 +23,8 @@ from blobsync.base.errors import (
     StorageUnreachableError,
     ThrottledError,
 )
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import UrlList
-from blobsync.base.patterns import pattern
 from blobsync.base.redaction import SignedUrl, redact_word
 from blobsync.base.trusted_hosts import host_of, is_loopback, is_private
 from blobsync.config.model import ListedFile, StorageAccount

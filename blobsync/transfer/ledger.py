@@ -23,8 +23,8 @@ from typing import Any, Generic, TypeVar
 
 from blobsync.base.errors import FailureCode, FileFailure, LocalFileError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import LocalLocation, below
-from blobsync.base.patterns import pattern
 from blobsync.base.plain_json import parse_object
 from blobsync.base.reasons import Reason
 from blobsync.base.redaction import redact_each, redact_tree

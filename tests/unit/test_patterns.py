@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 
 
 def test_a_pattern_does_what_a_compiled_one_does() -> None:

@@ -23,7 +23,7 @@ from typing import final
 import pycurl
 
 from blobsync.base.errors import StorageError
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 from blobsync.store.protocol import FileBody, Sent
 from blobsync.store.rest.transport import (
     POOL_SIZE,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from blobsync.base.patterns import pattern
+from blobsync.base.lazy_regexes import pattern
 from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS, MAX_UNCOMMITTED, BlobInfo, Block
 from blobsync.store.rest.transport import parse_http_date
 
