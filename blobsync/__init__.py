@@ -116,7 +116,7 @@ if TYPE_CHECKING:
     )
     from blobsync.base.file_states import FileState as FileState, LocalState as LocalState, RemoteState as RemoteState
     from blobsync.base.locations import BlobContainer as BlobContainer, BlobLocation as BlobLocation
-    from blobsync.base.reasons import Reason as Reason
+    from blobsync.base.plan_reasons import Reason as Reason
     from blobsync.code.packed_files import CodeFile as CodeFile, Decision
     from blobsync.code.git import GitState as GitState
     from blobsync.code.project_code import (
@@ -274,7 +274,7 @@ _HOMES = {
     "blobsync.base.errors": ("ExitCode", "FailureCode", "FileFailure", "Retry"),
     "blobsync.base.file_states": ("FileState", "LocalState", "RemoteState"),
     "blobsync.base.locations": ("BlobContainer", "BlobLocation"),
-    "blobsync.base.reasons": ("Reason",),
+    "blobsync.base.plan_reasons": ("Reason",),
     "blobsync.local.lock_files": ("Lock",),
     "blobsync.local.set_requests": ("mark_complete",),
     "blobsync.local.trash": ("TrashedFile",),

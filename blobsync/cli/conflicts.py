@@ -40,7 +40,7 @@ def settled(session: Session, project: Project, made: TransferPlan) -> TransferP
 
 def _answers(session: Session, project: Project, made: TransferPlan) -> Mapping[str, Keep]:
     """What the user says of each conflict; those that are skipped are left out."""
-    from blobsync.base.reasons import Reason
+    from blobsync.base.plan_reasons import Reason
     from blobsync.plan.transfer_plan import Action
 
     each = [

@@ -16,7 +16,7 @@ from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import Emit
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.locations import LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.local.files import hash_file
 from blobsync.local.index import PairIndex
 from blobsync.local.names import blob_problem

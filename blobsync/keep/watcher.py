@@ -25,7 +25,7 @@ from typing import Protocol, TypeAlias
 
 from blobsync.base.events import Emit, Note, ignore
 from blobsync.base.file_states import LocalState
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.keep.keeper import Files, Found
 from blobsync.local.names import is_temporary, new_temporary_name
 from blobsync.local.state_dir import NAME as STATE_DIR_NAME

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from blobsync.base.errors import LocalFileError, UntrustedLinkError
 from blobsync.base.file_states import LocalState
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.config.mapping import is_below
 from blobsync.config.project_root import PROJECT_MARK
 from blobsync.config.trusted_links import OutsideLink, trust_command

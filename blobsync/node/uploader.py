@@ -13,8 +13,8 @@ from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import Event, Note
 from blobsync.base.file_states import LocalState
 from blobsync.base.formatting import count_text
+from blobsync.base.plan_reasons import Reason
 from blobsync.base.process import ProcessRunner
-from blobsync.base.reasons import Reason
 from blobsync.config.mapping import is_below
 from blobsync.jobspec.spec import FolderLink
 from blobsync.keep.keeper import NO_SETS, Files, Keeper, Round, Sets

@@ -47,7 +47,7 @@ from blobsync.base.errors import FailureCode, FileFailure, UnsafeNamesError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.formatting import count_text
 from blobsync.base.lazy_regexes import pattern
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.local.names import MAX_PART_BYTES, shape_clashes
 from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill, Spool
 from blobsync.plan.pairing import Pair, changes_since_verified, equal_content, is_as_recorded, source_is_near

@@ -10,7 +10,7 @@ import enum
 
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.formatting import count_text
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.config.trusted_links import trust_command
 
 # Problems that the user must fix before the tree counts as read completely.

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from blobsync.base.file_states import FileState, LocalState
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.local.index import Record
 from blobsync.local.sorted_runs import STATE, STATE_OF_PATH, Row, SortedRuns, Spill, Spool
 from blobsync.plan.transfer_plan import Route

@@ -35,7 +35,7 @@ from blobsync.base.errors import (
 from blobsync.base.events import Emit, Hashing, Looked, ignore
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation, is_source, reaches_another
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.files import SourceFile, hash_file, reading_threads
 from blobsync.local.index import PairIndex, Record
@@ -46,14 +46,7 @@ from blobsync.local.sorted_runs import Spill, Spool
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.blocks import ONE_REQUEST, digests_of
 from blobsync.plan.clashes import blob_hint, both_hint
-from blobsync.plan.left_out import (
-    FAULTS,
-    IN_THE_WAY,
-    ExcludedFiles,
-    Exclusion,
-    LeftOut,
-    left_out_message,
-)
+from blobsync.plan.left_out import FAULTS, IN_THE_WAY, ExcludedFiles, Exclusion, LeftOut, left_out_message
 from blobsync.plan.long_listing import list_wide
 from blobsync.plan.pairing import HeldFiles, Pair, is_as_recorded, needs_local_md5, source_is_near
 from blobsync.plan.project_context import LivePart

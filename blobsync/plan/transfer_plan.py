@@ -28,7 +28,7 @@ from blobsync.base.errors import (
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import SOURCE_OPTION, Location, below, is_given
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.local.sorted_runs import IN_MEMORY, Packing, ReadInOrder, Row, Spill, Spool, pack_state, unpack_state
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.wildcards import is_pattern

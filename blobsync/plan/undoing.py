@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from blobsync.base.file_states import FileState, RemoteState
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 
 

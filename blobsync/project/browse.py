@@ -12,7 +12,7 @@ from pathlib import Path
 from blobsync.base.errors import LocalFileError, NothingMatchedError
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.locations import LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.config.mapping import Resolution
 from blobsync.local.files import hash_file
 from blobsync.local.index import Index

@@ -30,7 +30,7 @@ from blobsync.base.errors import (
 from blobsync.base.events import Emit, Note
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobLocation, LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.base.stopping import StopRequest
 from blobsync.config.model import FolderEntry
 from blobsync.keep.keeper import EVERYWHERE, Files, Keeper

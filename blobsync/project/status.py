@@ -16,7 +16,7 @@ from blobsync.base.background_calls import Ahead
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, ExitCode, FileFailure, NothingMatchedError
 from blobsync.base.events import Emit
 from blobsync.base.locations import BlobContainer
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.config.model import StorageAccount
 from blobsync.local.index import Listed, PairIndex
 from blobsync.local.lock_files import LOCKS

@@ -17,7 +17,7 @@ from blobsync.base.errors import FailureCode, FileFailure, NothingMatchedError, 
 from blobsync.base.events import Emit
 from blobsync.base.file_states import DELETED, FileState, LocalState, RemoteState
 from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.config.mapping import Resolution
 from blobsync.config.model import Cluster
 from blobsync.local.files import hash_file, reading_threads

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any
 
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.config.given_source import listed_file, words_of
 from blobsync.config.model import ListedFile
 from blobsync.plan.project_context import LivePart

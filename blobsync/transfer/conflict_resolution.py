@@ -18,7 +18,7 @@ from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import SilentListener
 from blobsync.base.file_states import FileState
 from blobsync.base.locations import LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.local.files import LocalFolder, SourceFile, WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.names import relative_name
 from blobsync.local.os_errors import local_error

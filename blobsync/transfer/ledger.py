@@ -26,7 +26,7 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import LocalLocation, below
 from blobsync.base.plain_json import parse_object
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.base.redaction import redact_each, redact_tree
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.files import WaitForDisk, hash_file, wait_for_disk

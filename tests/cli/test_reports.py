@@ -9,7 +9,7 @@ import pytest
 
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.locations import BlobContainer, LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.cli.keep import round_lines
 from blobsync.cli.reports import (
     files_shown,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import Listener
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.plan.transfer_plan import Action, FileAction
 from blobsync.store.protocol import BlobInfo

@@ -13,7 +13,7 @@ from blobsync.base.errors import FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Event, FilesDone, Listener, Note, UnderWay, WorkerMoved
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.direct.pool import RunState, Stopping
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, Route

@@ -9,7 +9,7 @@ import pytest
 
 from blobsync.base.errors import FileFailure, UnsafeNamesError
 from blobsync.base.events import Event, FilesDone, SilentListener
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action
 from blobsync.plan.transfer_result import TransferResult

@@ -15,7 +15,7 @@ from blobsync.azcopy.eligible_files import (
     unconfined_problem,
 )
 from blobsync.base.locations import LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.transfer.engines import MoveTask

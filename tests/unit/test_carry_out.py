@@ -41,7 +41,7 @@ from blobsync.base.events import (
 )
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import BlobLocation, LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.base.stopping import StopRequest
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine

@@ -15,7 +15,7 @@ import pytest
 from blobsync.base.errors import AccessDeniedError, FailureCode, FileFailure, StorageError, TransferCancelledError
 from blobsync.base.events import Listener
 from blobsync.base.locations import LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.direct.relay import RelayEngine
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_options import Keep, TransferOptions

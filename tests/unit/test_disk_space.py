@@ -10,7 +10,7 @@ import pytest
 
 from blobsync.base.errors import DiskTooSmallError
 from blobsync.base.file_states import LocalState, RemoteState
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.local.disks import Disk, LocalDisks, disk_of
 from blobsync.plan.clashes import Names
 from blobsync.plan.disk_space import WrittenHere, lacking_room

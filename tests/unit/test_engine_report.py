@@ -6,7 +6,7 @@ from pathlib import Path
 
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import SilentListener
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.plan.transfer_plan import Action, FileAction
 from blobsync.transfer.engines import CollectedReport, Moved, MoveTask

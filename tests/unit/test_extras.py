@@ -7,7 +7,7 @@ from pathlib import Path
 from blobsync.base.events import Event, Looked
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.plan.transfer_plan import Action, FileAction
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer import carry_out

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from blobsync.base.events import Event, Note
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.keep.watcher import FolderWatcher, file_system_of, installed_listener, watched_folders
 from blobsync.local.tree import LinkPolicy
 from blobsync.project.keep import walk_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import NothingMatchedError
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action
 from tests.fakes.project_context import World, account, cluster

@@ -13,7 +13,7 @@ import pytest
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, StorageUnreachableError
 from blobsync.base.events import Event, Note
 from blobsync.base.file_states import LocalState
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.keep.keeper import NO_SETS, Files, Found, Keeper, Sets
 from blobsync.local.tree import TreeEntry
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.file_states import LocalState, RemoteState
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.config.mapping import resolve
 from blobsync.local.index import BlobChecksums, Index, PairIndex, Record
 from blobsync.local.tree import LinkPolicy

@@ -14,7 +14,7 @@ import pytest
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.local.index import Index, PairIndex, Record
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.store.open_locations import OpenBlob, OpenLocation

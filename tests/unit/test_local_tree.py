@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import LocalFileError
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.local.tree import LinkPolicy, TreeEntry, ignores_case, walk
 
 

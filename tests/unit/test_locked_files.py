@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import FailureCode, LockError, LostContentError, StorageError, UsageError
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.local.lock_files import LockedFile, list_name, lock_name, pack, read_lock, write_lock
 from blobsync.plan.transfer_plan import Action, TransferPlan
 from tests.fakes.scripted_http import Step, scripted

@@ -13,7 +13,7 @@ import pytest
 
 from blobsync.base.errors import AccessDeniedError, StorageError
 from blobsync.base.locations import LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.cli.reports import plan_data, plan_lines
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.resume_records import BlockJournal

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import NothingMatchedError, StorageError, UsageError
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.index import Index
 from blobsync.local.resume_records import INTENTS_FOLDER, WriteIntents

@@ -10,7 +10,7 @@ import pytest
 
 from blobsync.base.errors import UnsafeNamesError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.local.index import Record
 from blobsync.local.names import MAX_PART_BYTES
 from blobsync.plan.decisions import beside, check_names, decide, decide_all, guard_mirror, leave_out

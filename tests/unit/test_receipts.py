@@ -18,7 +18,7 @@ import pytest
 
 from blobsync.base.errors import FailureCode, FileFailure, LocalFileError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_options import TransferOptions
@@ -27,14 +27,7 @@ from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.engines import Moved
-from blobsync.transfer.ledger import (
-    CollectedReceipts,
-    Deletions,
-    Ledger,
-    read_receipt,
-    upload_receipt,
-    write_removal,
-)
+from blobsync.transfer.ledger import CollectedReceipts, Deletions, Ledger, read_receipt, upload_receipt, write_removal
 from tests.fakes.project_context import World, account, cluster
 
 MD5 = hashlib.md5(b"aaa").digest()

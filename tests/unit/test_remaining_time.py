@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.plan.progress import RemainingTime, interleaved
 from blobsync.plan.transfer_plan import Action, FileAction
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.local.index import Record
 from blobsync.plan.decisions import decide_all, sibling
 from blobsync.plan.pairing import Pair, source_is_near

@@ -25,7 +25,7 @@ from blobsync.base.events import (
 )
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation, UrlList
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.config.model import ListedFile
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.spreading import shard_count
@@ -43,15 +43,7 @@ from blobsync.spread.record import (
     answer_line,
     read_answer,
 )
-from blobsync.spread.shard import (
-    Shard,
-    ShardReader,
-    can_be_in_shard,
-    cut,
-    listed_at,
-    shard_lines,
-    weight,
-)
+from blobsync.spread.shard import Shard, ShardReader, can_be_in_shard, cut, listed_at, shard_lines, weight
 from blobsync.spread.shard_account import TRIES, ShardAccount, WorkersBusy
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.url_list import UrlListStore

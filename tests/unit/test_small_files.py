@@ -14,7 +14,7 @@ from blobsync.base.errors import BlobNotFoundError, BlobsyncError, ChecksumError
 from blobsync.base.events import SilentListener
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.direct.pool import AdaptiveConcurrency, FileJob, RunState, Stopped, WorkerThreads, Written
 from blobsync.direct.small_files import HANDS, Clocks, SmallFiles
 from blobsync.direct.upload import UploadJob

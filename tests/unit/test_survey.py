@@ -17,7 +17,7 @@ from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConfl
 from blobsync.base.events import Event, Hashing, Looked
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.base.stopping import StopRequest
 from blobsync.local.index import Index, Record
 from blobsync.local.resume_records import BlockJournal

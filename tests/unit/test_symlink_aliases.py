@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from blobsync.base.errors import LocalFileError, MirrorRefusedError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.config.trusted_links import OutsideLink
 from blobsync.local.tree import way_to
 from blobsync.plan.clashes import Names, settle, spare_links

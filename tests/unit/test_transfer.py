@@ -22,7 +22,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.events import Listener
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.plan.clashes import both_hint
 from blobsync.plan.saved_plan import load, save
 from blobsync.plan.transfer_options import TransferOptions

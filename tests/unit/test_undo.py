@@ -9,14 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import (
-    ExitCode,
-    NothingMatchedError,
-    TransferCancelledError,
-    UndoImpossibleError,
-    UsageError,
-)
-from blobsync.base.reasons import Reason
+from blobsync.base.errors import ExitCode, NothingMatchedError, TransferCancelledError, UndoImpossibleError, UsageError
+from blobsync.base.plan_reasons import Reason
 from blobsync.base.redaction import Secret
 from blobsync.config.model import StorageAccount
 from blobsync.plan.transfer_options import TransferOptions

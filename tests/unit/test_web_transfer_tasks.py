@@ -17,8 +17,8 @@ import yaml
 from blobsync.base.errors import NothingMatchedError
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import BlobContainer, LocalLocation
+from blobsync.base.plan_reasons import Reason
 from blobsync.base.process import RunningProcess
-from blobsync.base.reasons import Reason
 from blobsync.local.sorted_runs import IN_MEMORY, Spill
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import (

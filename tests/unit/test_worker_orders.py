@@ -11,7 +11,7 @@ import pytest
 from blobsync.base.errors import LoginRequiredError, SasExpiredError
 from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.plain_json import parse_object
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_plan import Action, FileAction, Route

@@ -18,7 +18,7 @@ import pytest
 from blobsync.base.errors import ExitCode, SasExpiredError
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import BlobContainer, LocalLocation
-from blobsync.base.reasons import Reason
+from blobsync.base.plan_reasons import Reason
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.local.resume_records import BlockJournal, RangeRecords, WriteIntents
 from blobsync.local.state_dir import StateDir

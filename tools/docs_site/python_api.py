@@ -28,7 +28,10 @@ PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("blobsync.jobs", "blobsync.jobspec", "blobsync.backends", "blobsync.tunnels", "blobsync.project.jobs"),
     ),
     "python-code": ("Python: code archives", ("blobsync.code",)),
-    "python-transfers": ("Python: plans and transfers", ("blobsync.plan", "blobsync.base.reasons", "blobsync.local")),
+    "python-transfers": (
+        "Python: plans and transfers",
+        ("blobsync.plan", "blobsync.base.plan_reasons", "blobsync.local"),
+    ),
     "python-projects": ("Python: projects, paths and storage", ("blobsync",)),
 }
 # Classes that a caller creates, other than dataclasses; calls return the others.

@@ -1,4 +1,4 @@
-"""Why a plan does what it does with a file."""
+"""The reasons of a plan: why each file is moved, left, skipped or in conflict."""
 
 from __future__ import annotations
 
