@@ -478,7 +478,7 @@ ROWS: tuple[ReadBack, ...] = (
             "azcopy.run_folders:_works_in",
             "base.socket_owners:_knows_some_users_only",
             "base.socket_owners:socket_table",
-            "base.process_mark:_facts",
+            "base.process_identity:_facts",
             "keep.watcher:file_system_of",
             "keep.watcher:watched_folders",
             "project.keeper_records:_holders",

@@ -24,7 +24,7 @@ from blobsync.base.errors import EmulatorError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess
-from blobsync.base.process_mark import ProcessMark
+from blobsync.base.process_identity import ProcessMark
 from blobsync.base.redaction import Secret
 from blobsync.base.user_data import data_home, environment
 from blobsync.config.model import EMULATOR_ACCOUNT

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from blobsync.base.errors import LocalFileError, UsageError
 from blobsync.base.plain_json import parse_object
-from blobsync.base.process_mark import ProcessMark
+from blobsync.base.process_identity import ProcessMark
 from blobsync.local.database import transaction, version_of
 
 TRANSFERS = ("transfers.sqlite",)

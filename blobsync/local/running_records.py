@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from blobsync.base.errors import BlobsyncError, LocalFileError
 from blobsync.base.events import debug_logger
 from blobsync.base.plain_json import demand_types, parse_object
-from blobsync.base.process_mark import ProcessMark
+from blobsync.base.process_identity import ProcessMark
 from blobsync.base.redaction import redact_tree
 from blobsync.base.stopping import StopRequest
 from blobsync.local.database import ExpendableDatabase

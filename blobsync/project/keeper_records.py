@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, duration_text
-from blobsync.base.process_mark import ProcessMark
+from blobsync.base.process_identity import ProcessMark
 from blobsync.base.stopping import StopRequest
 from blobsync.base.user_data import user_name
 from blobsync.config.mapping import is_below

@@ -34,7 +34,7 @@ from blobsync.base.errors import (
 from blobsync.base.events import Listener, together
 from blobsync.base.locations import BlobLocation
 from blobsync.base.plain_json import demand_types, parse_object
-from blobsync.base.process_mark import ProcessMark
+from blobsync.base.process_identity import ProcessMark
 from blobsync.base.redaction import redact, redact_tree
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.base.user_data import user_name

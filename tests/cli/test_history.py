@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from blobsync import Project
-from blobsync.base.process_mark import ProcessMark
+from blobsync.base.process_identity import ProcessMark
 from blobsync.jobs.history import History
 from blobsync.jobspec.spec import JobRef, RunInfo, State
 from blobsync.local.running_records import RunningRecords

@@ -16,7 +16,7 @@ from blobsync.backends.local.queue import Capacity, LocalQueue
 from blobsync.backends.local.run_files import RunFiles
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.plan_reasons import Reason
-from blobsync.base.process_mark import ProcessMark
+from blobsync.base.process_identity import ProcessMark
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of
 from blobsync.config.loader import load_cluster, parse_overrides
 from blobsync.config.trusted_links import load_trusted_links, trusted_links_file

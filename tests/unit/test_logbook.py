@@ -29,7 +29,7 @@ from blobsync.base.events import (
     UnderWay,
     WorkerMoved,
 )
-from blobsync.base.process_mark import ProcessMark
+from blobsync.base.process_identity import ProcessMark
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.running_records import Reporter, RunningRecords
 from blobsync.local.state_dir import StateDir

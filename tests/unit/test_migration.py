@@ -24,16 +24,10 @@ import pytest
 
 from blobsync.base.errors import BlobsyncError, LocalFileError, UsageError
 from blobsync.base.file_states import LocalState
-from blobsync.base.process_mark import ProcessMark
+from blobsync.base.process_identity import ProcessMark
 from blobsync.jobs.history import History
 from blobsync.local.fetch_records import Fetch, FetchRecords
-from blobsync.local.resume_records import (
-    BlockJournal,
-    RangeRecords,
-    RecordedRange,
-    Unfinished,
-    UnfinishedDownload,
-)
+from blobsync.local.resume_records import BlockJournal, RangeRecords, RecordedRange, Unfinished, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
 from blobsync.project.logbook import TransferEntry, TransferLog
 

@@ -23,7 +23,7 @@ from blobsync.base.errors import (
     TransferCancelledError,
     UsageError,
 )
-from blobsync.base.process_mark import ProcessMark
+from blobsync.base.process_identity import ProcessMark
 from blobsync.base.stopping import StopRequest
 from blobsync.local.running_records import RunningRecords
 from blobsync.local.state_dir import StateDir

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from blobsync.base.process_mark import ProcessMark
+from blobsync.base.process_identity import ProcessMark
 from blobsync.base.redaction import register_secret
 from blobsync.jobs.history import History
 from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, TaskInfo
