@@ -147,7 +147,7 @@ if TYPE_CHECKING:
     )
     from blobsync.jobs.logs import FetchedLogs as FetchedLogs
     from blobsync.jobs.outputs import CopiedOutputs as CopiedOutputs, JobOutputs as JobOutputs, OutputFile as OutputFile
-    from blobsync.jobs.parse import Cause as Cause, FoundCause as FoundCause
+    from blobsync.jobs.failure_causes import Cause as Cause, FoundCause as FoundCause
     from blobsync.jobs.queries import (
         Diagnosis as Diagnosis,
         JobLog as JobLog,
@@ -300,7 +300,7 @@ _HOMES = {
     "blobsync.jobs.record": ("JobFilter", "JobRecord", "JobTask"),
     "blobsync.jobs.logs": ("FetchedLogs",),
     "blobsync.jobs.outputs": ("CopiedOutputs", "JobOutputs", "OutputFile"),
-    "blobsync.jobs.parse": ("Cause", "FoundCause"),
+    "blobsync.jobs.failure_causes": ("Cause", "FoundCause"),
     "blobsync.jobspec.spec": (
         *(
             "CodeRef",

@@ -19,8 +19,8 @@ from blobsync.jobspec.topology import job_size_text
 
 if TYPE_CHECKING:
     from blobsync.backends.protocol import ClusterSummary, Holder
+    from blobsync.jobs.failure_causes import FoundCause
     from blobsync.jobs.logs import FetchedLogs
-    from blobsync.jobs.parse import FoundCause
     from blobsync.jobs.record import JobRecord
     from blobsync.jobs.task_table import TaskRow
     from blobsync.jobspec.spec import JobSpec, TaskInfo

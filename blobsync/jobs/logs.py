@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from blobsync.backends.protocol import Backend, TaskLogging
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, UnsafeNameError
-from blobsync.jobs.parse import FoundCause, log_lines, read_causes, summarise
+from blobsync.jobs.failure_causes import FoundCause, log_lines, read_causes, summarise
 from blobsync.jobspec.spec import JobRef, LogFile, LogMirror
 from blobsync.local.files import GrowingFile, LocalFolder
 from blobsync.local.names import RelativeName, relative_name

@@ -26,6 +26,7 @@ from blobsync.config.loader import cluster_names, load_cluster
 from blobsync.config.log_folder import ASSETS, log_folder
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
+from blobsync.jobs.failure_causes import FoundCause, is_retriable, read_causes, summarise
 from blobsync.jobs.home import home_of
 from blobsync.jobs.logs import (
     BackendLogs,
@@ -41,7 +42,6 @@ from blobsync.jobs.logs import (
     task_of,
 )
 from blobsync.jobs.node_use import said_at_end
-from blobsync.jobs.parse import FoundCause, is_retriable, read_causes, summarise
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.shared_records import SharedList, find_shared, newest_shared
 from blobsync.jobs.state_notes import StateNotes

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from blobsync.backends.protocol import Scaling
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
 from blobsync.jobs.context import JobContext, demand_own
-from blobsync.jobs.parse import FoundCause, is_retriable
+from blobsync.jobs.failure_causes import FoundCause, is_retriable
 from blobsync.jobs.queries import JobName, JobQueries
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.states import INTERRUPTED, cancel, cancel_task, demand_accepted, demand_task, refresh

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.jobs.failure_causes import is_retriable, log_lines, read_causes, summarise
 from blobsync.jobs.logs import fetch_logs, follow, rank_of
-from blobsync.jobs.parse import is_retriable, log_lines, read_causes, summarise
 from blobsync.jobspec.spec import LogFile
 from blobsync.keep.marks import Mark, MarkedFile
 from blobsync.local.names import local_problem

@@ -15,8 +15,8 @@ from blobsync.backends.slurm.replies import expand_nodes
 from blobsync.base.errors import ConfigError, PlanFileError, StorageError
 from blobsync.base.plain_json import parse_json
 from blobsync.config.yaml_document import parse_document, read_document
+from blobsync.jobs.failure_causes import log_lines, read_causes
 from blobsync.jobs.home import Home
-from blobsync.jobs.parse import log_lines, read_causes
 from blobsync.jobspec.spec import JobSpec
 from blobsync.local.globs import zip_excludes
 from blobsync.local.ignore_patterns import parse_lines

@@ -20,8 +20,8 @@ import pytest
 from blobsync.base.errors import ArchiveError, LocalFileError
 from blobsync.base.events import BytesMoved, BytesReused, Expected, FilesCounted, FilesDone, Looked
 from blobsync.code.unpack import unpack_archive
+from blobsync.jobs.failure_causes import read_causes
 from blobsync.jobs.node_use import node_use
-from blobsync.jobs.parse import read_causes
 from blobsync.jobspec.spec import CodeRef, FolderLink, Secrets, TaskArray
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.places import JobPlaces

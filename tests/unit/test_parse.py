@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from blobsync.jobs.parse import CAUSES, is_retriable, read_causes, summarise
+from blobsync.jobs.failure_causes import CAUSES, is_retriable, read_causes, summarise
 
 BARRIER = "    torch.distributed.distributed_c10d._default_pg.barrier()"
 
