@@ -226,7 +226,7 @@ ROWS: tuple[ReadBack, ...] = (
             "backends.local.run_files:RunFiles.supervisor_is_gone",
             "backends.local.supervisor:Supervisor.__init__",
             "ancestors.batchai_record:recorded_job",
-            "jobs.home:Home.from_json",
+            "jobs.recorded_cluster:Home.from_json",
             "local.resume_records:_object",
             "local.running_records:RunningRecords.each",
             "local.migration:_demand_alone",

@@ -17,8 +17,8 @@ from blobsync.ancestors.batchai_runtime import renewed
 from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError, UnsafeNameError
 from blobsync.base.plain_json import demand_types, parse_json
 from blobsync.jobs import timeline
-from blobsync.jobs.home import Home
 from blobsync.jobs.record import JobFilter, JobRecord
+from blobsync.jobs.recorded_cluster import Home
 from blobsync.jobspec.spec import JobOptions, JobRef, JobSpec, NodeChange, RunInfo, State, StateChange, TaskInfo
 from blobsync.jobspec.task_states import settled
 from blobsync.local.database import Database

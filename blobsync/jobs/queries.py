@@ -27,7 +27,6 @@ from blobsync.config.log_folder import ASSETS, log_folder
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.failure_causes import FoundCause, is_retriable, read_causes, summarise
-from blobsync.jobs.home import home_of
 from blobsync.jobs.logs import (
     BackendLogs,
     FetchedLogs,
@@ -43,6 +42,7 @@ from blobsync.jobs.logs import (
 )
 from blobsync.jobs.node_use import said_at_end
 from blobsync.jobs.record import JobFilter, JobRecord
+from blobsync.jobs.recorded_cluster import home_of
 from blobsync.jobs.shared_records import SharedList, find_shared, newest_shared
 from blobsync.jobs.state_notes import StateNotes
 from blobsync.jobs.states import JobList, demand_task, recent, refresh

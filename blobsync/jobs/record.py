@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from blobsync.jobs.home import Home
+from blobsync.jobs.recorded_cluster import Home
 from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, StateChange, TaskInfo
 
 

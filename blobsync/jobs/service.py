@@ -346,7 +346,7 @@ class JobService(JobQueries):
 
     def _first(self, cluster: Cluster, job: JobName) -> JobRef | None:
         """The job that has to complete before one on ``cluster``; None: it has. Raises ``UsageError``."""
-        from blobsync.jobs.home import home_of
+        from blobsync.jobs.recorded_cluster import home_of
         from blobsync.jobspec.submit_options import ORDERING
 
         record = self.get(job)

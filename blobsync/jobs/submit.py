@@ -24,8 +24,8 @@ from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.data_seen import data_seen, demand_same_data
 from blobsync.jobs.empty_folders import empty_links
-from blobsync.jobs.home import home_of
 from blobsync.jobs.record import JobRecord, RecalledJob
+from blobsync.jobs.recorded_cluster import home_of
 from blobsync.jobs.shared_records import Agree, demand_agreed, share
 from blobsync.jobs.states import cancel, cancel_task, refresh
 from blobsync.jobspec.code_choice import ChooseCode, CodeChoice, demand_known

@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from blobsync.jobs.context import JobContext
-from blobsync.jobs.home import home_of
 from blobsync.jobs.queries import JobQueries
+from blobsync.jobs.recorded_cluster import home_of
 from blobsync.jobspec.spec import JobRef
 from tests.e2e.test_jobs import PATIENCE, SHOW, Lab
 from tests.e2e.world import Container, Project, wait_until, write_tree

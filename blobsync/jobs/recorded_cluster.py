@@ -1,4 +1,4 @@
-"""Where a job was submitted, so later commands query that place even if the files have changed.
+"""The cluster of a submitted job as it was then, so later commands ask that one even if its files have changed.
 
 A home holds no secret: credentials and secret variables are taken from the project's files when they are needed.
 """
