@@ -22,8 +22,8 @@ from blobsync.base.redaction import HIDDEN
 from blobsync.config.job_keys import READ_ONLY_MODES
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
-from blobsync.jobs.data_seen import data_seen, demand_same_data
 from blobsync.jobs.empty_folders import empty_links
+from blobsync.jobs.locked_data import data_seen, demand_same_data
 from blobsync.jobs.record import JobRecord, RecalledJob
 from blobsync.jobs.recorded_cluster import home_of
 from blobsync.jobs.shared_records import Agree, demand_agreed, share
