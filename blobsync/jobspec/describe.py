@@ -16,7 +16,7 @@ from blobsync.config.job_keys import LINKING, READ_ONLY_MODES, demand_keys, fold
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobspec.containers import OPTION as CONTAINER
 from blobsync.jobspec.elastic import Bounds, GivenBounds, find_bounds
-from blobsync.jobspec.hold import WAITING, duration_seconds, hold_seconds
+from blobsync.jobspec.interactive import WAITING, duration_seconds, hold_seconds
 from blobsync.jobspec.parameters import demand_fillable
 from blobsync.jobspec.spec import (
     OWN_OUTPUT,

@@ -31,7 +31,7 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.process import python_module
 from blobsync.base.redaction import Secret, redact
 from blobsync.jobspec.containers import wanted_image
-from blobsync.jobspec.hold import HOLDER, HOLDING_FOLDER
+from blobsync.jobspec.interactive import HOLDER, HOLDING_FOLDER
 from blobsync.jobspec.parameters import is_shell_line, with_parameters
 from blobsync.jobspec.spec import (
     MARK,

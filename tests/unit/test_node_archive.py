@@ -14,7 +14,7 @@ import pytest
 
 import blobsync
 from blobsync.base.errors import AccessDeniedError, ArchiveError, PreconditionFailedError
-from blobsync.jobspec.hold import HOLDER
+from blobsync.jobspec.interactive import HOLDER
 from blobsync.jobspec.node_archive import (
     TRAVELLING,
     NodeArchive,

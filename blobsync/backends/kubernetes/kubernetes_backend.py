@@ -44,7 +44,7 @@ from blobsync.backends.protocol import (
 from blobsync.base.check_results import CheckResult
 from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, BlobsyncError, JobError, JobNotFoundError
 from blobsync.config.model import Cluster
-from blobsync.jobspec.hold import HOLDER, entering
+from blobsync.jobspec.interactive import HOLDER, entering
 from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State
 from blobsync.store.sas import JOB_SECONDS
 

@@ -25,7 +25,7 @@ from blobsync.base.user_data import state_home
 from blobsync.config.trusted_docker import DockerArgs, demand_docker
 from blobsync.config.yaml_document import read_document
 from blobsync.jobspec.containers import find_runtime, image_text, wanted_image
-from blobsync.jobspec.hold import HOLDER, entering
+from blobsync.jobspec.interactive import HOLDER, entering
 from blobsync.jobspec.node_archive import holder_source
 from blobsync.jobspec.spec import (
     MARK,

@@ -24,7 +24,7 @@ from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.local.task_pool import TaskPool
 from blobsync.base.errors import shell_code
 from blobsync.base.process import ProcessRunner, RunningProcess
-from blobsync.jobspec.hold import hold_text
+from blobsync.jobspec.interactive import hold_text
 from blobsync.jobspec.spec import JobSpec, State, run_name
 
 POLL_SECONDS = 0.2

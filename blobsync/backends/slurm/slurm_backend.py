@@ -43,7 +43,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.jobspec.containers import image_text
-from blobsync.jobspec.hold import HOLDER, entering
+from blobsync.jobspec.interactive import HOLDER, entering
 from blobsync.jobspec.node_archive import travelling_sources
 from blobsync.jobspec.spec import (
     RUN_ID,
