@@ -43,7 +43,7 @@ def choose(session: Session, asked: SubmitKeywords) -> Sequence[Candidate]:
     """Choose a cluster for the session, and say why; empty if ``-c`` names one cluster or none."""
     if session.cluster is None or "," not in session.cluster:
         return ()
-    from blobsync.jobspec.describe import SubmitRequest
+    from blobsync.jobspec.make_spec import SubmitRequest
     from blobsync.project.jobs import first_free
 
     names = [name.strip() for name in session.cluster.split(",")]
@@ -168,7 +168,7 @@ def _of_file(
     from blobsync.config.loader import load_cluster
     from blobsync.config.project_root import current_folder, find_project
     from blobsync.config.scaffold import flattened
-    from blobsync.jobspec.describe import demand_platform
+    from blobsync.jobspec.make_spec import demand_platform
 
     root = find_project(current_folder(session.environ), session.environ)
     base = load_cluster(root, session.cluster, overrides=session.overrides(), environ=session.environ)

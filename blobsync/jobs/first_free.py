@@ -13,7 +13,7 @@ from blobsync.base.errors import BackendUnavailableError, BlobsyncError
 from blobsync.base.formatting import count_text
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
-from blobsync.jobspec.describe import SubmitRequest, demand_platform, shape_of
+from blobsync.jobspec.make_spec import SubmitRequest, demand_platform, shape_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from blobsync.base.process import ProcessRunner, python_module
 from blobsync.config.model import Cluster
 from blobsync.config.trusted_docker import DockerArgs, demand_docker
 from blobsync.config.trusted_links import load_trusted_links
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.spec import JobSpec
 from blobsync.local.tree import demand_trust

@@ -22,7 +22,7 @@ from blobsync.config.job_keys import refusal_of
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.context import settings_of
 from blobsync.jobspec.code_choice import code_entry
-from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe
+from blobsync.jobspec.make_spec import SubmitRequest, demand_platform, describe
 from blobsync.jobspec.node_sas import grant
 from blobsync.jobspec.spec import CodeRef
 from blobsync.local.state_dir import NAME

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from blobsync.jobs.outputs import CopiedOutputs, JobOutputs
     from blobsync.jobs.submit import Submitted
     from blobsync.jobspec.code_choice import ChooseCode, ProjectOpener
-    from blobsync.jobspec.describe import SubmitRequest
+    from blobsync.jobspec.make_spec import SubmitRequest
     from blobsync.jobspec.submit_options import SubmitKeywords
 
 # A command: words, never split again; one text alone is a line for the shell.
@@ -211,7 +211,7 @@ class JobService(JobQueries):
         """Run a command in the foreground of this terminal, as a job would be; returns its exit code."""
         from blobsync.jobs.empty_folders import empty_here
         from blobsync.jobs.foreground import run_here
-        from blobsync.jobspec.describe import SubmitRequest
+        from blobsync.jobspec.make_spec import SubmitRequest
 
         request, cluster = SubmitRequest(_words(command), num_gpu, here=True), self._cluster()
         for sentence in empty_here(self._context, cluster):
@@ -310,7 +310,7 @@ class JobService(JobQueries):
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _asked(self, command: Command, keywords: SubmitKeywords) -> tuple[Cluster, SubmitRequest]:
-        from blobsync.jobspec.describe import SubmitRequest, shape_of
+        from blobsync.jobspec.make_spec import SubmitRequest, shape_of
         from blobsync.jobspec.submit_options import SUBMIT_OPTIONS, SubmitKeywords, changed_keys
         from blobsync.jobspec.sweep import sweep
 

@@ -37,7 +37,7 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.history import task_info
 from blobsync.jobs.logs import UNSEEN
 from blobsync.jobs.record import JobRecord, RecalledJob
-from blobsync.jobspec.describe import find_mirror, mirror_place
+from blobsync.jobspec.make_spec import find_mirror, mirror_place
 from blobsync.jobspec.spec import (
     OWN_OUTPUT,
     RUN_ID,

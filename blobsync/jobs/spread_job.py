@@ -18,7 +18,7 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.states import refresh
 from blobsync.jobs.submit import new_run_id
-from blobsync.jobspec.describe import SubmitRequest, describe, read_seconds
+from blobsync.jobspec.make_spec import SubmitRequest, describe, read_seconds
 from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.spec import SERVICES, CodeRef, JobSpec, NodeArchiveRef, State, TaskArray
 from blobsync.jobspec.transfer_key import run_key

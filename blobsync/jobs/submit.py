@@ -29,9 +29,9 @@ from blobsync.jobs.recorded_cluster import home_of
 from blobsync.jobs.shared_records import Agree, demand_agreed, share
 from blobsync.jobs.states import cancel, cancel_task, refresh
 from blobsync.jobspec.code_choice import ChooseCode, CodeChoice, demand_known
-from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, shape_of
 from blobsync.jobspec.interactive import entering_command, hold_text
 from blobsync.jobspec.lineage_keys import with_lineage_keys
+from blobsync.jobspec.make_spec import SubmitRequest, demand_platform, describe, find_mirror, shape_of
 from blobsync.jobspec.node_archive import node_archive, publish
 from blobsync.jobspec.node_sas import grant, known_accounts
 from blobsync.jobspec.spec import OWN_OUTPUT, CodeRef, JobRef, JobSpec, own_inputs, owner_name

@@ -16,7 +16,7 @@ from blobsync.jobs.service import JobService
 if TYPE_CHECKING:
     from blobsync.jobs.first_free import Candidate
     from blobsync.jobs.queries import JobName
-    from blobsync.jobspec.describe import SubmitRequest
+    from blobsync.jobspec.make_spec import SubmitRequest
     from blobsync.tunnels.job_tunnel import JobTunnel
     from blobsync.tunnels.node_apps import TunnelRequest
 

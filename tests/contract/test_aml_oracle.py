@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.jobspec.describe import SubmitRequest
+from blobsync.jobspec.make_spec import SubmitRequest
 from blobsync.jobspec.sweep import sweep
 from tests.fakes.aml_configs import BASE, CONTAINER, EIGHT, Asked, ask
 

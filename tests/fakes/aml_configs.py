@@ -12,7 +12,7 @@ import yaml
 from blobsync.backends.aml.request import AmlRequest, build_request
 from blobsync.config.loader import load_cluster, load_workspace
 from blobsync.config.model import Cluster, WorkspaceConfig
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.spec import CodeRef, JobSpec
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 

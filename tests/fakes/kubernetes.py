@@ -12,7 +12,7 @@ import yaml
 from blobsync.backends import create_backend
 from blobsync.backends.protocol import Plan, Surroundings
 from blobsync.jobs.context import settings_of
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.spec import CodeRef
 from tests.fakes.aml_configs import CONTAINER, RUN_ID, load
 from tests.fakes.runner import ScriptedRunner

@@ -19,7 +19,7 @@ from blobsync.backends.aml.replies import AmlReply, read_spec, spec_tags
 from blobsync.backends.aml.request import build_request, close_secrets, node_secrets, with_seal_keys
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.redaction import SasToken
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.node_sas import grant, service_rights
 from blobsync.jobspec.spec import LINEAGE_KEYS, CodeRef, NodeArchiveRef, Secrets
 from blobsync.jobspec.sweep import sweep

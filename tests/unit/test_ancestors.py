@@ -25,7 +25,7 @@ from blobsync.config.yaml_document import KeyPath
 from blobsync.jobs.form.fields import BY_NAME, FOLDER_FIELDS
 from blobsync.jobs.form.filled import AskedJob, JobForm, check_form
 from blobsync.jobs.preflight import around
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.spec import CodeRef
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 

@@ -18,7 +18,7 @@ from blobsync.ancestors.convert import convert_batchai
 from blobsync.base.errors import BlobsyncError, ConfigError
 from blobsync.base.redaction import Secret
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.spec import JobSpec
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.ranks import ranks_of_node

@@ -11,7 +11,7 @@ import pytest
 from blobsync.base.errors import ConfigError
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import CheckpointRule, Cluster
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.node_sas import rights_needed
 from blobsync.jobspec.spec import FolderLink, JobSpec
 from tests.fakes.jobs import make_spec

@@ -27,7 +27,7 @@ from blobsync.jobspec.containers import (
     source_of,
     wanted_image,
 )
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.spec import JobSpec, is_variable_name
 from tests.fakes.blob_service import serve
 from tests.fakes.jobs import Node, make_spec

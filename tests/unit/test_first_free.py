@@ -12,7 +12,7 @@ from blobsync.base.errors import BackendUnavailableError, ConfigError
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.first_free import choose_cluster, verdict
-from blobsync.jobspec.describe import SubmitRequest
+from blobsync.jobspec.make_spec import SubmitRequest
 from tests.fakes.backend import FakeBackend
 
 

@@ -12,7 +12,7 @@ from blobsync.base.errors import ConfigError, ProcessError
 from blobsync.base.process import Completed
 from blobsync.config.model import Cluster, Docker, FolderEntry, StorageAccount
 from blobsync.jobs.foreground import arrange, docker_problem, run_argv, run_here
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from tests.fakes.runner import Call, ScriptedRunner
 from tests.unit.test_slurm import ScriptedProcess
 

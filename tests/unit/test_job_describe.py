@@ -10,7 +10,7 @@ from blobsync.base.errors import ConfigError, CredentialError, SasPermissionErro
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
 from blobsync.jobs.submit import new_run_id
-from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, setup_lines
+from blobsync.jobspec.make_spec import SubmitRequest, demand_platform, describe, find_mirror, setup_lines
 from blobsync.jobspec.node_sas import grant, rights_needed
 from blobsync.jobspec.spec import CodeRef, JobRef, LogMirror, TaskArray
 

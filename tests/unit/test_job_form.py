@@ -40,7 +40,7 @@ from blobsync.jobs.form.filled import (
 from blobsync.jobs.form.templates import load_template, save_template, template_names
 from blobsync.jobs.preflight import around
 from blobsync.jobs.record import JobRecord
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.spec import CodeRef, JobSpec
 from tests.fakes.backend import FakeBackend
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles

@@ -19,7 +19,7 @@ from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.outputs import OutputPlace, copy_outputs, demand_mapped, list_outputs, output_places
 from blobsync.jobs.record import JobRecord
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.spec import FolderLink, JobRef, JobSpec, RunInfo, State
 from tests.fakes.jobs import make_spec
 from tests.fakes.store import MemoryStore

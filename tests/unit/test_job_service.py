@@ -31,7 +31,7 @@ from blobsync.jobs.state_notes import StateNotes, state_line
 from blobsync.jobs.states import SETTLE_SECONDS, cancel, recent, refresh
 from blobsync.jobs.submit import plan_job, resubmit, submit
 from blobsync.jobspec.code_choice import CodeChoice
-from blobsync.jobspec.describe import SubmitRequest
+from blobsync.jobspec.make_spec import SubmitRequest
 from blobsync.jobspec.spec import CodeRef, JobRef, JobSpec, RunInfo, State
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec

@@ -47,7 +47,7 @@ from blobsync.config.known_keys import (
 from blobsync.config.loader import load_cluster, load_workspace
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import settings_of
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.node_sas import rights_needed
 from blobsync.jobspec.spec import SERVICES, CodeRef
 from blobsync.store.sas import READ_FOLDER
@@ -156,7 +156,7 @@ READ_IN: Mapping[str, str] = {
     "config_param.*.times": "plan/path_mapping.py",
     "config_param.*.storage_type": "backends/aml/datastores.py",
     "config_param.*.file_share": "backends/aml/datastores.py",
-    "config_param.*.blob_cache_timeout": "jobspec/describe.py",
+    "config_param.*.blob_cache_timeout": "jobspec/make_spec.py",
     "config_param.*.checkpoints": "config/loader.py",
     "config_param.*.complete": "keep/checkpoint_sets.py",
     "config_param.*.settle_seconds": "keep/checkpoint_sets.py",
@@ -178,9 +178,9 @@ READ_IN: Mapping[str, str] = {
     "max_file_size": "code/packed_files.py",
     "compile_args": "code/compile.py",
     "relay": "project/engine_set.py",
-    "output": "jobspec/describe.py",
-    "min_nodes": "jobspec/describe.py",
-    "max_nodes": "jobspec/describe.py",
+    "output": "jobspec/make_spec.py",
+    "min_nodes": "jobspec/make_spec.py",
+    "max_nodes": "jobspec/make_spec.py",
     "engine": "project/engine_set.py",
     "trash": "project/trash.py",
     "undo": "project/undo.py",
@@ -194,13 +194,13 @@ READ_IN: Mapping[str, str] = {
     "command_prefix": "node/job.py",
     "sleep_if_fail": "node/stopping.py",
     "sleep_if_succeed": "node/stopping.py",
-    "secret_env": "jobspec/describe.py",
-    "slurm": "jobspec/describe.py",
+    "secret_env": "jobspec/make_spec.py",
+    "slurm": "jobspec/make_spec.py",
     "kubernetes": "backends/kubernetes/settings.py",
     "docker.password": "backends/kubernetes/kubernetes_backend.py",
-    "slurm.shared_root": "jobspec/describe.py",
+    "slurm.shared_root": "jobspec/make_spec.py",
     "local": "backends/local/local_backend.py",
-    "batchai": "jobspec/describe.py",
+    "batchai": "jobspec/make_spec.py",
     **{f"batchai.{key}": "ancestors/batchai_runtime.py" for key in BATCHAI},
     "batchai.job_file": "ancestors/batchai_record.py",
     "local.slots": "backends/local/local_backend.py",

@@ -14,7 +14,7 @@ from blobsync.backends.kubernetes.object_names import object_name
 from blobsync.backends.kubernetes.request import KubernetesRequest, pull_login
 from blobsync.backends.protocol import Plan
 from blobsync.base.errors import ConfigError, UnsafeNameError
-from blobsync.jobspec.describe import SubmitRequest
+from blobsync.jobspec.make_spec import SubmitRequest
 from blobsync.jobspec.spec import JobSpec, Secrets
 from tests.fakes.aml_configs import CONTAINER, ENTRY, RUN_ID
 from tests.fakes.kubernetes import demand_valid, plan

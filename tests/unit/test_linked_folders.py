@@ -21,7 +21,7 @@ from blobsync.jobs.empty_folders import empty_here, empty_links
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.submit import asked_text, plan_job, submit
 from blobsync.jobspec.code_choice import CodeChoice
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.spec import CodeRef, JobRef, RunInfo, State
 from blobsync.project.jobs import Jobs
 from tests.fakes.backend import FakeBackend

@@ -14,7 +14,7 @@ from blobsync.ancestors.philly import philly_road
 from blobsync.base.errors import ConfigError, UnknownClusterError, UsageError
 from blobsync.config.known_keys import PLATFORMS
 from blobsync.config.loader import load_cluster
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.spec import CodeRef
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 from tests.unit.test_ancestors import PHILLY

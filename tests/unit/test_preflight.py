@@ -20,7 +20,7 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.preflight import refusals
 from blobsync.jobs.submit import submit
 from blobsync.jobspec.code_choice import CodeChoice, code_entry
-from blobsync.jobspec.describe import SubmitRequest
+from blobsync.jobspec.make_spec import SubmitRequest
 from blobsync.jobspec.spec import CodeRef
 from tests.fakes.aml_configs import ENTRY, PLAIN
 from tests.source import Module, modules

@@ -30,7 +30,7 @@ from blobsync.jobs.service import JobService
 from blobsync.jobs.shared_records import FOLDER, recalled
 from blobsync.jobs.submit import hand_over, resubmit
 from blobsync.jobspec.code_choice import CodeChoice
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.spec import CodeRef, State
 from blobsync.jobspec.sweep import sweep
 from tests.fakes.backend import FakeBackend

@@ -13,7 +13,7 @@ from blobsync.backends.protocol import Surroundings
 from blobsync.backends.slurm.script import build_script
 from blobsync.base.errors import UsageError
 from blobsync.config.model import Cluster
-from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.spec import SERVICES
 from blobsync.jobspec.topology import JobShape, Size, find_shape
 from tests.fakes.aml_configs import PLAIN, ask

@@ -39,7 +39,7 @@ from blobsync.jobs.form.fields import (
 )
 from blobsync.jobs.preflight import refusals
 from blobsync.jobs.record import JobRecord
-from blobsync.jobspec.describe import SubmitRequest, demand_command, elastic_bounds, read_seconds, shape_of, tasks_of
+from blobsync.jobspec.make_spec import SubmitRequest, demand_command, elastic_bounds, read_seconds, shape_of, tasks_of
 from blobsync.jobspec.spec import JobRef, JobSpec, TaskArray
 from blobsync.jobspec.submit_options import SLURM_OPTIONS, SUBMIT_OPTIONS
 from blobsync.jobspec.sweep import array_text, sweep
