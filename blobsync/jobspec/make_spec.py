@@ -17,7 +17,6 @@ from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobspec.containers import OPTION as CONTAINER
 from blobsync.jobspec.elastic import Bounds, GivenBounds, find_bounds
 from blobsync.jobspec.interactive import WAITING, duration_seconds, hold_seconds
-from blobsync.jobspec.parameters import demand_fillable
 from blobsync.jobspec.spec import (
     OWN_OUTPUT,
     SERVICES,
@@ -31,6 +30,7 @@ from blobsync.jobspec.spec import (
 )
 from blobsync.jobspec.submit_options import ORDERING, SLURM_OPTIONS, SWEEPING, SubmitKeywords
 from blobsync.jobspec.sweep import array_argument, read_array, sweep_tags
+from blobsync.jobspec.sweep_parameters import demand_fillable
 from blobsync.jobspec.topology import JobShape, Size, asks_for_gpus, find_shape
 
 # An image's address or file for docker and Apptainer; other first characters could make it an option.

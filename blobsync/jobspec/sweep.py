@@ -15,8 +15,8 @@ from typing import Any
 from blobsync.base.errors import UsageError
 from blobsync.base.file_states import regular_only
 from blobsync.base.formatting import count_text
-from blobsync.jobspec.parameters import variable_of
 from blobsync.jobspec.spec import TaskArray
+from blobsync.jobspec.sweep_parameters import variable_of
 
 # Slurm's default for the tasks of one job is 1,001; no platform takes many more.
 MOST_TASKS = 10_000

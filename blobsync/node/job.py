@@ -32,7 +32,6 @@ from blobsync.base.process import python_module
 from blobsync.base.redaction import Secret, redact
 from blobsync.jobspec.containers import wanted_image
 from blobsync.jobspec.interactive import HOLDER, HOLDING_FOLDER
-from blobsync.jobspec.parameters import is_shell_line, with_parameters
 from blobsync.jobspec.spec import (
     MARK,
     OUTPUT_VARIABLE,
@@ -45,6 +44,7 @@ from blobsync.jobspec.spec import (
     Secrets,
     TaskArray,
 )
+from blobsync.jobspec.sweep_parameters import is_shell_line, with_parameters
 from blobsync.local.set_requests import VARIABLE as REQUESTS_VARIABLE
 from blobsync.node.ranks import (
     INDEX_VARIABLE,

@@ -191,7 +191,7 @@ ELSEWHERE: Mapping[str, str] = {
     "jobs.spread_job": "--nodes of a transfer",
     "jobs.task_files": "a job that is known",
     "jobs.task_table": "a job that is known",
-    "jobspec.parameters": "the command and the values of --sweep",
+    "jobspec.sweep_parameters": "the command and the values of --sweep",
     "jobspec.sweep": "--sweep and --array; that of the file is refused with its line",
     "jobs.service": "options of a command, and a job that runs is scaled",
     "jobs.detached": "what a transfer has left",
