@@ -35,9 +35,9 @@ from blobsync.jobspec.make_spec import SubmitRequest, demand_platform, describe,
 from blobsync.jobspec.node_archive import node_archive, publish
 from blobsync.jobspec.node_sas import grant, known_accounts
 from blobsync.jobspec.spec import OWN_OUTPUT, CodeRef, JobRef, JobSpec, own_inputs, owner_name
+from blobsync.jobspec.spread_key import with_run_key
 from blobsync.jobspec.sweep import read_array
 from blobsync.jobspec.topology import asks_for_gpus, job_size_text
-from blobsync.jobspec.transfer_key import with_run_key
 from blobsync.store.sas import sas_minter
 
 

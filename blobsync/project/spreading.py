@@ -29,7 +29,7 @@ from blobsync.jobs.detached import closed
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.spread_job import SpreadRequest, demand_other_ended, demand_shared, spread_spec
 from blobsync.jobspec.spec import owner_name
-from blobsync.jobspec.transfer_key import own_key
+from blobsync.jobspec.spread_key import own_key
 from blobsync.local.state_dir import KEY_FILE, StateDir
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.spreading import Load, choose_spread

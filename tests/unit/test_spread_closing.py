@@ -16,7 +16,7 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.detached import NOT_VERIFIED, closed, end_told
 from blobsync.jobspec.spec import JobRef, RunInfo, State
-from blobsync.jobspec.transfer_key import run_key
+from blobsync.jobspec.spread_key import run_key
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.spread import close
 from blobsync.spread.probe import OwnProbe

@@ -14,7 +14,7 @@ from blobsync.base.errors import LocalFileError
 from blobsync.base.redaction import Secret
 from blobsync.base.seals import SealKey
 from blobsync.jobspec.spec import SPREAD_KEY, Secrets
-from blobsync.jobspec.transfer_key import own_key, run_key, with_run_key
+from blobsync.jobspec.spread_key import own_key, run_key, with_run_key
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError
