@@ -14,7 +14,8 @@ from blobsync.keep import checkpoint_sets
 from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.documents import Keys
 from blobsync.keep.marks import Mark, Marks
-from blobsync.keep.sets import FolderContent, Writer, decide_restore, files_of, told_of
+from blobsync.keep.restore import decide_restore
+from blobsync.keep.sets import FolderContent, Writer, files_of, told_of
 from blobsync.store.open_locations import OpenBlob
 
 NO_SEAL = "its mark has no seal of yours: restored only by its job and step"

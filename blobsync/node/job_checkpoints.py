@@ -24,18 +24,8 @@ from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.documents import Keys
 from blobsync.keep.marks import Mark, Marks
 from blobsync.keep.notes import Choice, Notes, Over, mark_what_is_left
-from blobsync.keep.sets import (
-    NAMES_ONE,
-    FolderContent,
-    FolderSets,
-    Uploaded,
-    Writer,
-    choosable,
-    decide_restore,
-    files_of,
-    unlike,
-    wanted_files,
-)
+from blobsync.keep.restore import NAMES_ONE, choosable, decide_restore, unlike, wanted_files
+from blobsync.keep.sets import FolderContent, FolderSets, Uploaded, Writer, files_of
 from blobsync.node.job import NodeJob, read_text, write_text
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError

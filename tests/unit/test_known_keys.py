@@ -161,7 +161,7 @@ READ_IN: Mapping[str, str] = {
     "config_param.*.complete": "keep/checkpoint_sets.py",
     "config_param.*.settle_seconds": "keep/checkpoint_sets.py",
     "config_param.*.restore": "keep/checkpoint_sets.py",
-    "config_param.*.restore_from": "keep/sets.py",
+    "config_param.*.restore_from": "keep/restore.py",
     "config_param.*.keep_last": "keep/checkpoint_sets.py",
     "config_param.*.keep_every": "keep/checkpoint_sets.py",
     "config_param.*.keep_best": "keep/checkpoint_sets.py",
