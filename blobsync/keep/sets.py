@@ -1,4 +1,4 @@
-"""Uploads sets of files as one, marks them, lets old ones go, and brings one back.
+"""Uploads sets of files (checkpoints) as one, marks them, and lets old ones go.
 
 A mark is written last: after all files of a set were seen in the container as they are here, and if they are unchanged
 here since. A set that changes while it goes up gets no mark and goes again; one that is deleted meanwhile is dropped.
@@ -12,8 +12,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import stat
-import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,27 +20,20 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, LocalFileError, StorageError
-from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.formatting import count_text
-from blobsync.base.plain_json import parse_json
 from blobsync.config.model import CheckpointRule
 from blobsync.keep import checkpoint_sets
 from blobsync.keep.checkpoint_sets import FileSet, Heard, Judgement, Reach, Told
 from blobsync.keep.keeper import Files
 from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.keep.notes import Announced, Answer, Asked, NeverError, Notes, Over, gathered, mark_what_is_left
+from blobsync.keep.set_files import FolderContent, files_of
 from blobsync.local.files import hash_file
-from blobsync.local.names import is_temporary
-from blobsync.local.os_errors import raise_unless_gone
 from blobsync.local.set_requests import Request, requests_beside, requests_in
 
 # How long the last round waits for other nodes (seconds).
 LAST_SECONDS = 60.0
 _POLL_SECONDS = 1.0
-_MAX_TEXT = 16 << 20
-# The end of a zip's directory, and how far from the file's end it may begin: a comment of 64 KiB.
-_ZIP, _ZIP_END, _ZIP_TAIL = b"PK\x03\x04", b"PK\x05\x06", 65_557
-_MAX_HEADER = 100 << 20
 # The disks of other nodes may be new.
 _LEFT_BY_ALL = Judgement(
     False, "it was there before the program started, and other nodes may not have their files of it"
@@ -80,69 +71,6 @@ class Writer(NamedTuple):
     within: str = ""
     start: str = ""
     earlier: bool = False
-
-
-class FolderContent:
-    """Reads files of a folder for :func:`blobsync.keep.checkpoint_sets.judge`."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._whole: dict[str, tuple[LocalState, bool]] = {}
-
-    def text(self, path: str) -> str | None:
-        """A small text file; None if there is none."""
-        try:
-            with open(self._folder / path, "rb", opener=regular_only) as body:
-                return body.read(_MAX_TEXT).decode("utf-8", "replace")
-        except OSError:
-            return None
-
-    def is_whole(self, path: str) -> bool:
-        """Whether a zip has its end, and safetensors all its bytes; True for anything else."""
-        file = self._folder / path
-        try:
-            state = LocalState.of(file.stat())
-        except OSError:
-            return False
-        known = self._whole.get(path)
-        if known is None or not known[0].same_file(state):
-            known = self._whole[path] = (state, _is_whole(file, state.size))
-        return known[1]
-
-    def is_json(self, path: str) -> bool:
-        """Whether the file can be read as JSON; not a number, which programs write, is no JSON for others only."""
-        text = self.text(path)
-        with suppress(ValueError, RecursionError):
-            json.loads(text or "")
-            return True
-        return False
-
-
-def _is_whole(file: Path, size: int) -> bool:
-    try:
-        with open(file, "rb", opener=regular_only) as body:
-            head = body.read(8)
-            if file.suffix == ".safetensors":
-                (length,) = struct.unpack("<Q", head) if len(head) == 8 else (_MAX_HEADER,)
-                return bool(length < _MAX_HEADER and 8 + length + _tensor_bytes(body.read(length)) <= size)
-            if head[:4] != _ZIP:
-                return True
-            body.seek(max(0, size - _ZIP_TAIL))
-            tail = body.read(_ZIP_TAIL)
-            end = tail.rfind(_ZIP_END)
-            # Behind it are 18 bytes, the last two of which are the length of the comment that ends the file.
-            return end >= 0 and len(tail) - end - 22 == int.from_bytes(tail[end + 20 : end + 22], "little")
-    except (OSError, ValueError):
-        return False
-
-
-def _tensor_bytes(header: bytes) -> int:
-    """Where the last tensor ends behind the header of safetensors. Raises ``ValueError``."""
-    found = parse_json(header)
-    if not isinstance(found, dict):
-        raise ValueError("it is no header")
-    ends = [each["data_offsets"][1] for name, each in found.items() if name != "__metadata__"]
-    return max([0, *(end for end in ends if isinstance(end, int))])
 
 
 class FolderSets:
@@ -750,31 +678,6 @@ def told_of(path: Path, requests: Path | None, nodes: int = 1) -> Told | None:
 
 def _requests(path: Path, requests: Path | None) -> Iterator[Request]:
     return requests_in(requests) if requests else requests_beside(path.parent)
-
-
-def files_of(path: Path) -> Iterator[tuple[str, LocalState]]:
-    """The files of a set, by their paths below it; ``""`` for a set that is one file. What is not there has none.
-
-    Raises ``LocalFileError`` for what cannot be looked at: a set without it would be taken for whole.
-    """
-    if (found := _state_of(path)) is not None:
-        yield "", found
-        return
-    for folder, _, names in os.walk(path, onerror=raise_unless_gone):
-        for name in names:
-            file = Path(folder, name)
-            if not is_temporary(name) and (found := _state_of(file)) is not None:
-                yield file.relative_to(path).as_posix(), found
-
-
-def _state_of(file: Path) -> LocalState | None:
-    """None for what is no file, or not there any more."""
-    try:
-        found = file.stat()
-    except OSError as error:
-        raise_unless_gone(error)
-        return None
-    return LocalState.of(found) if stat.S_ISREG(found.st_mode) else None
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import yaml
 from blobsync.config.model import CheckpointRule
 from blobsync.jobspec.spec import FolderLink
 from blobsync.keep.checkpoint_sets import FileSet
-from blobsync.keep.sets import files_of
+from blobsync.keep.set_files import files_of
 from blobsync.local.set_requests import mark_complete
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.places import JobPlaces

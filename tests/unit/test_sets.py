@@ -28,7 +28,8 @@ from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.keep.notes import Answer, Notes, mark_what_is_left
 from blobsync.keep.restore import decide_restore, unlike, wanted_files
-from blobsync.keep.sets import FolderContent, FolderSets, Uploaded, Writer, files_of, limited_cores
+from blobsync.keep.set_files import FolderContent, files_of
+from blobsync.keep.sets import FolderSets, Uploaded, Writer, limited_cores
 from tests.fakes.lineages import keys
 from tests.fakes.store import MemoryStore, Request
 
