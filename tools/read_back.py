@@ -450,7 +450,7 @@ ROWS: tuple[ReadBack, ...] = (
         (
             "keep.set_files:FolderContent.is_json",
             "keep.set_files:FolderContent.text",
-            "keep.sets:FolderSets._value",
+            "keep.set_uploads:FolderSets._value",
             "keep.set_files:_is_whole",
             "keep.set_files:_tensor_bytes",
             "local.set_requests:_request",

@@ -16,7 +16,7 @@ from blobsync.keep.documents import Keys
 from blobsync.keep.marks import Mark, Marks
 from blobsync.keep.restore import decide_restore
 from blobsync.keep.set_files import FolderContent, files_of
-from blobsync.keep.sets import Writer, told_of
+from blobsync.keep.set_uploads import Writer, told_of
 from blobsync.store.open_locations import OpenBlob
 
 NO_SEAL = "its mark has no seal of yours: restored only by its job and step"

@@ -10,7 +10,7 @@ from blobsync.base.formatting import count_text
 from blobsync.config.model import CheckpointRule
 from blobsync.keep import checkpoint_sets
 from blobsync.keep.marks import Mark, MarkedFile, Marks
-from blobsync.keep.sets import Writer
+from blobsync.keep.set_uploads import Writer
 from blobsync.local.files import hash_file
 
 

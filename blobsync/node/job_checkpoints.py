@@ -26,7 +26,7 @@ from blobsync.keep.marks import Mark, Marks
 from blobsync.keep.notes import Choice, Notes, Over, mark_what_is_left
 from blobsync.keep.restore import NAMES_ONE, choosable, decide_restore, unlike, wanted_files
 from blobsync.keep.set_files import FolderContent, files_of
-from blobsync.keep.sets import FolderSets, Uploaded, Writer
+from blobsync.keep.set_uploads import FolderSets, Uploaded, Writer
 from blobsync.node.job import NodeJob, read_text, write_text
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError

@@ -27,7 +27,7 @@ from blobsync.jobspec.spec import FolderLink
 from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.marks import at_and_above
 from blobsync.keep.round_plan import PlannedRound, changed_pairs, forget_replaced, plan_round
-from blobsync.keep.sets import Uploaded
+from blobsync.keep.set_uploads import Uploaded
 from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index, PairIndex
 from blobsync.local.names import local_problem

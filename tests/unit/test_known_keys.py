@@ -165,7 +165,7 @@ READ_IN: Mapping[str, str] = {
     "config_param.*.keep_last": "keep/checkpoint_sets.py",
     "config_param.*.keep_every": "keep/checkpoint_sets.py",
     "config_param.*.keep_best": "keep/checkpoint_sets.py",
-    "config_param.*.upload_cores": "keep/sets.py",
+    "config_param.*.upload_cores": "keep/set_uploads.py",
     "config_param.*.cap_mbps": "node/job_checkpoints.py",
     "aml_config": "config/loader.py",
     "platform": "config/loader.py",

@@ -29,7 +29,7 @@ from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.keep.notes import Answer, Notes, mark_what_is_left
 from blobsync.keep.restore import decide_restore, unlike, wanted_files
 from blobsync.keep.set_files import FolderContent, files_of
-from blobsync.keep.sets import FolderSets, Uploaded, Writer, limited_cores
+from blobsync.keep.set_uploads import FolderSets, Uploaded, Writer, limited_cores
 from tests.fakes.lineages import keys
 from tests.fakes.store import MemoryStore, Request
 
