@@ -435,7 +435,7 @@ ROWS: tuple[ReadBack, ...] = (
             "keep.listing:_BlobContent.text",
             "keep.marks:Mark.from_json",
             "keep.documents:Documents.read",
-            "keep.notes:Notes._read",
+            "keep.node_messages:Notes._read",
         ),
     ),
     ReadBack(

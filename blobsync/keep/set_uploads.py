@@ -26,7 +26,7 @@ from blobsync.keep import checkpoint_sets
 from blobsync.keep.checkpoint_sets import FileSet, Heard, Judgement, Reach, Told
 from blobsync.keep.keeper import Files
 from blobsync.keep.marks import Mark, MarkedFile, Marks
-from blobsync.keep.notes import Announced, Answer, Asked, NeverError, Notes, Over, gathered, mark_what_is_left
+from blobsync.keep.node_messages import Announced, Answer, Asked, NeverError, Notes, Over, gathered, mark_what_is_left
 from blobsync.keep.set_files import FolderContent, files_of
 from blobsync.local.files import hash_file
 from blobsync.local.set_requests import Request, requests_beside, requests_in

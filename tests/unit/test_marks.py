@@ -11,7 +11,7 @@ import pytest
 
 from blobsync.base.errors import StorageError
 from blobsync.keep.marks import Mark, MarkedFile, Marks
-from blobsync.keep.notes import merged
+from blobsync.keep.node_messages import merged
 from tests.fakes.lineages import content, keys, their_keys
 from tests.fakes.store import MemoryStore, Request
 

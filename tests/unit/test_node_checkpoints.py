@@ -17,7 +17,7 @@ from blobsync.base.redaction import Secret
 from blobsync.config.model import CheckpointRule
 from blobsync.jobs.node_use import node_use
 from blobsync.jobspec.spec import FolderLink, JobSpec
-from blobsync.keep.notes import Notes, Over
+from blobsync.keep.node_messages import Notes, Over
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.job_checkpoints import restore_checkpoint
 from blobsync.node.machine import heartbeat

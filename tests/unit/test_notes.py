@@ -11,7 +11,7 @@ import pytest
 from blobsync.keep.checkpoint_sets import Reach
 from blobsync.keep.documents import Documents
 from blobsync.keep.marks import Mark, MarkedFile, Marks
-from blobsync.keep.notes import (
+from blobsync.keep.node_messages import (
     Announced,
     Answer,
     Asked,

@@ -1,4 +1,4 @@
-"""What the nodes of a job say to each other about sets: small documents in the container, beside the marks.
+"""Messages between the nodes of a job about their sets: small documents in the container, beside the marks.
 
     .blobsync/checkpoints/<entry path>/<lineage>/parts/<set>/announced.json     node 0: it has all of a set
     .../parts/<set>/node-1.json              node 1: its files of it, verified in the container
@@ -23,15 +23,7 @@ from blobsync.base.errors import BlobNotFoundError
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.keep.checkpoint_sets import Reach
 from blobsync.keep.documents import Documents, Keys
-from blobsync.keep.marks import (
-    MAX_FILES,
-    Mark,
-    MarkedFile,
-    Marks,
-    demand_id,
-    demand_sane_file,
-    marks_folder,
-)
+from blobsync.keep.marks import MAX_FILES, Mark, MarkedFile, Marks, demand_id, demand_sane_file, marks_folder
 from blobsync.local.names import local_problem
 from blobsync.store.protocol import ANYTHING, BlobStore
 
