@@ -434,7 +434,7 @@ ROWS: tuple[ReadBack, ...] = (
         (
             "keep.listing:_BlobContent.text",
             "keep.marks:Mark.from_json",
-            "keep.documents:Documents.read",
+            "keep.sealed_documents:Documents.read",
             "keep.node_messages:Notes._read",
         ),
     ),

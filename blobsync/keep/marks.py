@@ -9,7 +9,7 @@ seal, and its files are compared with a listing. Below the container's root, out
     .blobsync/checkpoints/<entry path>/.claims/<set>/lineage.json       which one alone writes below that name
 
 The entry's path and the set's name are percent-quoted to one part each. Beside them are the notes of a job's nodes
-(:mod:`blobsync.keep.node_messages`); all are sealed (:mod:`blobsync.keep.documents`).
+(:mod:`blobsync.keep.node_messages`); all are sealed (:mod:`blobsync.keep.sealed_documents`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from urllib.parse import quote, unquote
 
 from blobsync.base.errors import BlobNotFoundError, PreconditionFailedError, StorageError
 from blobsync.base.plain_json import demand_types, parse_object
-from blobsync.keep.documents import Documents, Keys
+from blobsync.keep.sealed_documents import Documents, Keys
 from blobsync.local.names import blob_problem, local_problem
 from blobsync.store.protocol import MAX_BLOB_BYTES, BlobInfo, BlobStore, Precondition
 

@@ -22,8 +22,8 @@ from urllib.parse import quote, unquote
 from blobsync.base.errors import BlobNotFoundError
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.keep.checkpoint_sets import Reach
-from blobsync.keep.documents import Documents, Keys
 from blobsync.keep.marks import MAX_FILES, Mark, MarkedFile, Marks, demand_id, demand_sane_file, marks_folder
+from blobsync.keep.sealed_documents import Documents, Keys
 from blobsync.local.names import local_problem
 from blobsync.store.protocol import ANYTHING, BlobStore
 
