@@ -185,7 +185,7 @@ if TYPE_CHECKING:
     from blobsync.jobspec.submit_options import SubmitKeywords as SubmitKeywords
     from blobsync.keep.listing import Checkpoint as Checkpoint
     from blobsync.local.lock_files import Lock as Lock
-    from blobsync.local.set_requests import mark_complete as mark_complete
+    from blobsync.local.mark_complete import mark_complete as mark_complete
     from blobsync.local.trash import TrashedFile as TrashedFile
     from blobsync.plan.progress import Progress as Progress, WorkerProgress as WorkerProgress
     from blobsync.plan.saved_plan import SavedPlan as SavedPlan
@@ -276,7 +276,7 @@ _HOMES = {
     "blobsync.base.locations": ("BlobContainer", "BlobLocation"),
     "blobsync.base.plan_reasons": ("Reason",),
     "blobsync.local.lock_files": ("Lock",),
-    "blobsync.local.set_requests": ("mark_complete",),
+    "blobsync.local.mark_complete": ("mark_complete",),
     "blobsync.local.trash": ("TrashedFile",),
     "blobsync.base.version": ("__version__",),
     "blobsync.code.packed_files": ("CodeDecision", "CodeFile"),

@@ -261,7 +261,7 @@ WRITERS: dict[str, str] = {
         "what the user asked to be made",
     ),
     "keep.watcher": "a probe, to find out whether the system tells of changes",
-    "local.set_requests": "what a program says about a set of its files",
+    "local.mark_complete": "what a program says about a set of its files",
     "project.keeper_records": "the lock under which keepers look for each other, and their logs",
     "web.login": "the file that logs the browser in",
     "web.server": "the socket that is listened on",

@@ -453,7 +453,7 @@ ROWS: tuple[ReadBack, ...] = (
             "keep.set_uploads:FolderSets._value",
             "keep.set_files:_is_whole",
             "keep.set_files:_tensor_bytes",
-            "local.set_requests:_request",
+            "local.mark_complete:_request",
             "node.job_checkpoints:_brought",
             "node.job_checkpoints:_record",
             "node.job:NodeJob._checkpoint_variables",

@@ -84,7 +84,7 @@ def done(
     \b
       blobsync checkpoint done output/checkpoint-1000
     """
-    from blobsync.local.set_requests import VARIABLE, mark_complete
+    from blobsync.local.mark_complete import VARIABLE, mark_complete
 
     try:
         os.stat(path)

@@ -29,7 +29,7 @@ from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.keep.node_messages import Announced, Answer, Asked, NeverError, Notes, Over, gathered, mark_what_is_left
 from blobsync.keep.set_files import FolderContent, files_of
 from blobsync.local.files import hash_file
-from blobsync.local.set_requests import Request, requests_beside, requests_in
+from blobsync.local.mark_complete import Request, requests_beside, requests_in
 
 # How long the last round waits for other nodes (seconds).
 LAST_SECONDS = 60.0

@@ -45,7 +45,7 @@ from blobsync.jobspec.spec import (
     TaskArray,
 )
 from blobsync.jobspec.sweep_parameters import is_shell_line, with_parameters
-from blobsync.local.set_requests import VARIABLE as REQUESTS_VARIABLE
+from blobsync.local.mark_complete import VARIABLE as REQUESTS_VARIABLE
 from blobsync.node.ranks import (
     INDEX_VARIABLE,
     OF_ONE_PROCESS,

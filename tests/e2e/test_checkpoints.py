@@ -18,7 +18,7 @@ from blobsync.config.model import CheckpointRule
 from blobsync.jobspec.spec import FolderLink
 from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.set_files import files_of
-from blobsync.local.set_requests import mark_complete
+from blobsync.local.mark_complete import mark_complete
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.places import JobPlaces
 from blobsync.node.transfers import NodeTransfers

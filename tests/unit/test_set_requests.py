@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.local.mark_complete import is_request, mark_complete, requests_beside, requests_in
 from blobsync.local.names import is_temporary
-from blobsync.local.set_requests import is_request, mark_complete, requests_beside, requests_in
 from blobsync.local.tree import LinkPolicy, walk
 
 SAY = "import sys, blobsync; blobsync.mark_complete(sys.argv[1], ranks=int(sys.argv[2]))"
@@ -62,7 +62,7 @@ def test_it_costs_a_program_no_other_module_of_blobsync(tmp_path: Path) -> None:
     line = f"import sys; {SAY}; print([name for name in sys.modules if name.startswith('blobsync')])"
     done = subprocess.run([sys.executable, "-c", line, str(tmp_path), "1"], capture_output=True, text=True, check=True)
     assert set(json.loads(done.stdout.replace("'", '"'))) == {
-        *("blobsync", "blobsync.local", "blobsync.local.set_requests")
+        *("blobsync", "blobsync.local", "blobsync.local.mark_complete")
     }
 
 
