@@ -422,13 +422,13 @@ ROWS: tuple[ReadBack, ...] = (
             "unit/test_marks.py::test_only_the_lineages_seal_makes_a_mark_its_own",
             "unit/test_marks.py::test_a_seal_is_good_for_one_mark_in_one_place",
             "unit/test_marks.py::test_what_is_read_of_marks_without_a_seal_is_bounded_and_leaves_the_sealed_ones_alone",
-            "unit/test_sets.py::test_a_forged_mark_displaces_nothing_and_has_nothing_deleted",
-            "unit/test_sets.py::test_an_unsealed_set_is_restored_only_where_its_job_and_its_step_are_named",
+            "unit/test_set_uploads.py::test_a_forged_mark_displaces_nothing_and_has_nothing_deleted",
+            "unit/test_set_uploads.py::test_an_unsealed_set_is_restored_only_where_its_job_and_its_step_are_named",
             "unit/test_node_checkpoints.py::test_what_anybody_else_says_in_node_0s_name_chooses_no_lineage",
             "unit/test_marks.py::test_a_mark_of_somebody_else_passes_the_gate_or_is_left_alone",
             "unit/test_marks.py::test_files_are_compared_with_their_mark",
             "unit/test_notes.py::test_a_note_of_somebody_else_counts_as_absent_and_is_named_once",
-            "unit/test_sets.py::test_a_forged_answer_of_a_node_is_held_against_the_container",
+            "unit/test_set_uploads.py::test_a_forged_answer_of_a_node_is_held_against_the_container",
             "unit/test_node_checkpoints.py::test_a_set_that_was_changed_in_the_container_is_passed_over",
         ),
         (
@@ -444,7 +444,7 @@ ROWS: tuple[ReadBack, ...] = (
         "the job's own program and blobsync wrote them; they decide only whether a set of its files goes up, and a"
         " number for `keep_best`",
         (
-            "unit/test_sets.py::test_a_file_that_is_cut_off_is_seen_by_its_format",
+            "unit/test_set_uploads.py::test_a_file_that_is_cut_off_is_seen_by_its_format",
             "unit/test_set_requests.py::test_what_is_no_request_says_nothing",
         ),
         (
