@@ -6,15 +6,17 @@ upload. Out: rounds, each with what was found and done, and marks in the contain
 the outputs of a job, and by ``project``, for ``blobsync keep``. It travels to compute nodes: pure Python 3.10, and
 ``watchfiles`` is imported only where it is installed.
 
-    keeper         settling, rounds, pauses after failures, and the stop
-    round_plan     what happens to each file that may have changed, without a look at the others
-    watcher        which files there are, and which have changed: told by the system, or found by walking
-    checkpoints    the rule of sets: complete or not, order, what stays, what a start takes; pure
-    documents      what is sealed with the key of a lineage of jobs, in a container
-    marks          what says in a container that a set is complete; read with distrust
-    notes          what the nodes of a job say to each other about sets; read with distrust
-    sets           carries it out: uploads a set as one, marks it, lets old ones go, finds the one to bring back
-    listing        the sets here and there, for people
+    keeper            settling, rounds, pauses after failures, and the stop
+    round_plan        what happens to each file that may have changed, without a look at the others
+    watcher           which files there are, and which have changed: told by the system, or found by walking
+    checkpoint_sets   the rule of sets: complete or not, order, what stays, what a start takes; pure
+    set_files         the files of a set on this disk
+    set_uploads       uploads a set as one, marks it, lets old ones go
+    restore           which set a start takes
+    marks             what says in a container that a set is complete; read with distrust
+    node_messages     what the nodes of a job say to each other about sets; read with distrust
+    sealed_documents  what is sealed with the key of a lineage of jobs, in a container
+    listing           the sets here and there, for people
 
 Calls ``base``, ``config``, ``local``, ``store``, ``plan``, ``transfer`` and ``direct``.
 """

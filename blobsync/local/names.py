@@ -38,7 +38,7 @@ _AZCOPYS_TEMPORARY = pattern(r"\.azDownload-[0-9a-fA-F-]{36}-(.*)", re.DOTALL)
 # The temporary file of a download over several nodes in its folder: each node has to see it.
 PROBE_PREFIX = ".probe-of-blobsync-"
 _PROBE = pattern(rf"{re.escape(PROBE_PREFIX)}[0-9a-f]{{16}}")
-# Beside a set of files: a program says that it is complete (``set_requests``, which programs import alone).
+# Beside a set of files: a program says that it is complete (``mark_complete``, which programs import alone).
 _SET_REQUEST = pattern(r"\..+\.blobsync-complete", re.DOTALL)
 AZCOPYS_PREFIX_BYTES = len(".azDownload-") + 36 + 1
 
