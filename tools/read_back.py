@@ -427,7 +427,7 @@ ROWS: tuple[ReadBack, ...] = (
             "unit/test_node_checkpoints.py::test_what_anybody_else_says_in_node_0s_name_chooses_no_lineage",
             "unit/test_marks.py::test_a_mark_of_somebody_else_passes_the_gate_or_is_left_alone",
             "unit/test_marks.py::test_files_are_compared_with_their_mark",
-            "unit/test_notes.py::test_a_note_of_somebody_else_counts_as_absent_and_is_named_once",
+            "unit/test_node_messages.py::test_a_note_of_somebody_else_counts_as_absent_and_is_named_once",
             "unit/test_set_uploads.py::test_a_forged_answer_of_a_node_is_held_against_the_container",
             "unit/test_node_checkpoints.py::test_a_set_that_was_changed_in_the_container_is_passed_over",
         ),
@@ -445,7 +445,7 @@ ROWS: tuple[ReadBack, ...] = (
         " number for `keep_best`",
         (
             "unit/test_set_uploads.py::test_a_file_that_is_cut_off_is_seen_by_its_format",
-            "unit/test_set_requests.py::test_what_is_no_request_says_nothing",
+            "unit/test_mark_complete.py::test_what_is_no_request_says_nothing",
         ),
         (
             "keep.set_files:FolderContent.is_json",
