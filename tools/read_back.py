@@ -169,7 +169,7 @@ ROWS: tuple[ReadBack, ...] = (
             "jobs.task_files:read_metrics",
             "node.standalone.login_side:tails",
             "jobs.logs:_new_lines",
-            "node.echo:Echo._new_lines",
+            "node.pod_log:Echo._new_lines",
             "node.uploader:_append_new",
         ),
     ),

@@ -28,7 +28,7 @@ from blobsync.base.errors import (
 from blobsync.base.process import Completed
 from blobsync.jobspec.log_frames import framed, unframed
 from blobsync.jobspec.spec import RunInfo, State
-from blobsync.node.echo import Echo
+from blobsync.node.pod_log import Echo
 from tests.fakes.runner import Call, ScriptedRunner
 
 NAME = "me-1-0badcafe"
