@@ -24,7 +24,7 @@ from blobsync.local.names import is_temporary
 from blobsync.local.tree import TreeEntry
 from blobsync.node.job import NodeJob
 from blobsync.node.job_checkpoints import folder_sets
-from blobsync.node.left_behind import say_left_behind, say_unmarked
+from blobsync.node.lost_files import say_left_behind, say_unmarked
 from blobsync.node.machine import heartbeat
 from blobsync.node.places import JobPlaces
 from blobsync.node.transfers import NodeTransfers, failure_line

@@ -1,4 +1,4 @@
-"""Names what a job wrote outside of its folders, which is removed with the code, and its sets without a mark."""
+"""Says what a job wrote outside of its folders, which is removed with the code, and which sets have no mark."""
 
 from __future__ import annotations
 
