@@ -13,7 +13,7 @@ from blobsync.base.locations import BlobContainer, MountedLocation, parse_store_
 from blobsync.base.redaction import SasToken, Secret, register_secret
 from blobsync.base.trusted_hosts import Service, may_get_login
 from blobsync.jobspec.spec import Secrets
-from blobsync.node.mounted import MountedStore
+from blobsync.node.mounted_container import MountedStore
 from blobsync.store.azure_identity import TokenProvider, token_provider
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.rest.append import RestAppendBlobs

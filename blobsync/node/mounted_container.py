@@ -17,12 +17,7 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.locations import MountedLocation
-from blobsync.store.protocol import (
-    BlobInfo,
-    BlobProperties,
-    BlockKind,
-    BlockList,
-)
+from blobsync.store.protocol import BlobInfo, BlobProperties, BlockKind, BlockList
 from blobsync.store.read_only import ReadOnlyStore
 
 
