@@ -15,7 +15,7 @@ from blobsync.base.redaction import Secret, redact
 from blobsync.jobspec.spec import JobSpec, Secrets
 from blobsync.node import verbs
 from blobsync.node.job import NodeArguments, NodeJob, demand_startable, parse_arguments, read_text
-from blobsync.node.places import JobPlaces
+from blobsync.node.job_stores import JobPlaces
 from blobsync.node.pod_log import Echo
 from blobsync.node.ranks import NotReadyError, node_rank_from_launcher, ranks_from_launcher
 from blobsync.node.stopping import WARNINGS, HeldSignals

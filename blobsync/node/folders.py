@@ -17,7 +17,7 @@ from blobsync.local.names import relative_name
 from blobsync.local.os_errors import raise_unless_gone
 from blobsync.node.job import NodeJob
 from blobsync.node.job_checkpoints import outside_sets, restore_checkpoint
-from blobsync.node.places import JobPlaces
+from blobsync.node.job_stores import JobPlaces
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.transfers import NodeTransfers, kept_of
 

@@ -28,7 +28,7 @@ from blobsync.keep.sealed_documents import Keys
 from blobsync.keep.set_files import FolderContent, files_of
 from blobsync.keep.set_uploads import FolderSets, Uploaded, Writer
 from blobsync.node.job import NodeJob, read_text, write_text
-from blobsync.node.places import JobPlaces
+from blobsync.node.job_stores import JobPlaces
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.transfers import NodeTransfers, kept_of
 from blobsync.plan.transfer_options import ignored_by

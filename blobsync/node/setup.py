@@ -22,8 +22,8 @@ from blobsync.node.container import fetch_image, remove_image
 from blobsync.node.folders import KEPT, keep_downloads, place_folders, unmount_folders
 from blobsync.node.job import NodeJob, read_text, shell_line, write_text
 from blobsync.node.job_checkpoints import restore_checkpoint
+from blobsync.node.job_stores import JobPlaces
 from blobsync.node.machine import describe_machine, heartbeat, run_into_log
-from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError, master_address, ranks_of_node
 from blobsync.node.transfers import NodeProgress, NodeTransfers
 

@@ -27,7 +27,7 @@ from blobsync.local.index import Index
 from blobsync.local.resume_records import WriteIntents
 from blobsync.local.state_dir import StateDir
 from blobsync.node.job import NodeJob
-from blobsync.node.places import JobPlaces
+from blobsync.node.job_stores import JobPlaces
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.setup import clean_up
 from blobsync.plan.project_context import LivePart, OpenedParts, key_between, without_stores

@@ -24,9 +24,9 @@ from blobsync.local.names import is_temporary
 from blobsync.local.tree import TreeEntry
 from blobsync.node.job import NodeJob
 from blobsync.node.job_checkpoints import folder_sets
+from blobsync.node.job_stores import JobPlaces
 from blobsync.node.lost_files import say_left_behind, say_unmarked
 from blobsync.node.machine import heartbeat
-from blobsync.node.places import JobPlaces
 from blobsync.node.transfers import NodeTransfers, failure_line
 from blobsync.plan.transfer_options import ignored_by
 from blobsync.store.rest.append import MAX_APPEND_BYTES, RestAppendBlobs

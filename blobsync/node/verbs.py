@@ -13,7 +13,7 @@ from blobsync.base.errors import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT
 from blobsync.jobspec.spec import JOB_CODE
 from blobsync.node.elastic_command import Member, member_of
 from blobsync.node.job import NodeJob, read_text, write_text
-from blobsync.node.places import JobPlaces
+from blobsync.node.job_stores import JobPlaces
 from blobsync.node.processes import start_error_code
 from blobsync.node.ranks import NotReadyError, Ranks, master_address, ranks_from_launcher, ranks_of_node
 from blobsync.node.setup import clean_up, make_ready, restore_again

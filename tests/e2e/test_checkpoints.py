@@ -20,7 +20,7 @@ from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.set_files import files_of
 from blobsync.local.mark_complete import mark_complete
 from blobsync.node.job import NodeJob, parse_arguments
-from blobsync.node.places import JobPlaces
+from blobsync.node.job_stores import JobPlaces
 from blobsync.node.transfers import NodeTransfers
 from blobsync.plan.blocks import block_size
 from tests.e2e.kills import TRAINERS, Training

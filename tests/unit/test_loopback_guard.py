@@ -13,7 +13,7 @@ from blobsync.base.errors import BlobsyncError, CredentialError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken
 from blobsync.config.model import StorageAccount
-from blobsync.node.places import JobPlaces
+from blobsync.node.job_stores import JobPlaces
 from blobsync.store.connect import check_copy, check_host, check_listener, connect
 from blobsync.store.protocol import BlobProperties, Precondition, PutOrder
 from blobsync.store.rest.auth import SasSigner

@@ -24,7 +24,7 @@ from blobsync.jobs.failure_causes import read_causes
 from blobsync.jobs.node_use import node_use
 from blobsync.jobspec.spec import CodeRef, FolderLink, Secrets, TaskArray
 from blobsync.node.job import NodeJob, parse_arguments
-from blobsync.node.places import JobPlaces
+from blobsync.node.job_stores import JobPlaces
 from blobsync.node.transfers import NodeProgress, NodeTransfers
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.bootstrap import python_of
@@ -741,7 +741,7 @@ def test_a_fault_of_blobsync_itself_shows_no_secret(how: str) -> None:
     sas = {"as it is": "sig=SENTINEL", "encoded": "sig=SENTI/NEL+", "decoded": "sig=SENTI%2FNEL%2B"}[how]
     script = (
         "import sys, threading; from blobsync.node.__main__ import redact_tracebacks\n"
-        "from blobsync.node.places import JobPlaces\n"
+        "from blobsync.node.job_stores import JobPlaces\n"
         "redact_tracebacks(); JobPlaces({'https://a.b/c': sys.argv[1]}, {})\n"
         "def fail(): raise ValueError(f'https://a.b/c?{sys.argv[1]}')\n"
         "thread = threading.Thread(target=fail); thread.start(); thread.join(); fail()"

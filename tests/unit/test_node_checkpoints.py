@@ -20,8 +20,8 @@ from blobsync.jobspec.spec import FolderLink, JobSpec
 from blobsync.keep.node_messages import Notes, Over
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.job_checkpoints import restore_checkpoint
+from blobsync.node.job_stores import JobPlaces
 from blobsync.node.machine import heartbeat
-from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError, Ranks
 from blobsync.node.transfers import NodeTransfers
 from tests.fakes.blob_service import BlobService, serve

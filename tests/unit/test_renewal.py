@@ -21,7 +21,7 @@ from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.states import recent
 from blobsync.jobspec.spec import FolderLink, JobRef, RunInfo, Secrets, State
-from blobsync.node.places import JobPlaces
+from blobsync.node.job_stores import JobPlaces
 from blobsync.store.sas import JOB_SECONDS
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec

@@ -16,7 +16,7 @@ from blobsync.base.seals import SealKey
 from blobsync.jobspec.spec import SPREAD_KEY, Secrets
 from blobsync.jobspec.spread_key import own_key, run_key, with_run_key
 from blobsync.node.job import NodeJob, parse_arguments
-from blobsync.node.places import JobPlaces
+from blobsync.node.job_stores import JobPlaces
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.spread import run_spread
 from blobsync.spread.sealed_store import orders_seal

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from blobsync.keep.keeper import Found, Keeper
 from blobsync.node.job import NodeJob, parse_arguments
-from blobsync.node.places import JobPlaces
+from blobsync.node.job_stores import JobPlaces
 from blobsync.node.uploader import Uploader
 from tests.e2e.world import wait_until
 from tests.fakes.blob_service import serve

@@ -1,4 +1,4 @@
-"""Access to the containers of a job's code, folders and logs: with a SAS, an identity, or as a mount."""
+"""The stores of a job's code, folders and logs on a node: opened with a SAS, with an identity, or as a mount."""
 
 from __future__ import annotations
 
