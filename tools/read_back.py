@@ -321,7 +321,7 @@ ROWS: tuple[ReadBack, ...] = (
             "node.container:JobImage.of",
             "node.job:read_text",
             "node.setup:make_ready",
-            "node.verbs:_code_of_all",
+            "node.commands:_code_of_all",
         ),
     ),
     ReadBack(

@@ -13,7 +13,6 @@ from types import TracebackType
 from blobsync.base.errors import SETUP_FAILED_EXIT, BlobsyncError, shell_code
 from blobsync.base.redaction import Secret, redact
 from blobsync.jobspec.spec import JobSpec, Secrets
-from blobsync.node import verbs
 from blobsync.node.job import NodeArguments, NodeJob, demand_startable, parse_arguments, read_text
 from blobsync.node.job_stores import JobPlaces
 from blobsync.node.pod_log import Echo

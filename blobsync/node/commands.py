@@ -1,4 +1,4 @@
-"""The verbs of the command line; each returns an exit code."""
+"""The commands of the program on a node (prepare, exec, finish, ...); each returns an exit code."""
 
 from __future__ import annotations
 
