@@ -37,7 +37,7 @@ GATES: dict[str, tuple[str, ...]] = {
         *("jobs.history", "jobs.timeline"),
     ),
     # What travels to compute nodes alone cannot import anything of ours.
-    "subprocess": ("base.process", "node.standalone.old_python", "node.standalone.beside_side"),
+    "subprocess": ("base.process", "node.standalone.old_python", "node.standalone.tensorboard_jupyter"),
     "tqdm": ("cli", "project.progress_listeners"),
     "typer": ("cli",),
     "watchfiles": ("keep.watcher",),

@@ -29,7 +29,7 @@ from blobsync.backends.ssh_arguments import (
 )
 from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
 from blobsync.base.process import RunningProcess
-from blobsync.node.standalone.beside_side import choose_port, environment_of, program_words, wait_until_open
+from blobsync.node.standalone.tensorboard_jupyter import choose_port, environment_of, program_words, wait_until_open
 from blobsync.tunnels.background import keep_tunnel
 from blobsync.tunnels.keeper import TunnelKeeper
 from blobsync.tunnels.named import NamedTunnel, TunnelFolder, Tunnels
