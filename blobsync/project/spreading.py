@@ -36,12 +36,12 @@ from blobsync.plan.spreading import Load, choose_spread
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, ProcessChoice, Route, Shape, TransferPlan
 from blobsync.spread.claim import ProjectLock, leave_claim, take_claim
+from blobsync.spread.earlier_records import take_over
 from blobsync.spread.probe import OwnProbe, source_probe
 from blobsync.spread.sealed_store import SealedStore, new_run
 from blobsync.spread.shard import Shard, shard_body, weight
 from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore
 from blobsync.spread.spread_engine import Cutter, SpreadEngine, cut_all, with_fewer_tasks
-from blobsync.spread.taken_over import take_over
 from blobsync.spread.task import task_name
 from blobsync.store.connect import connect
 from blobsync.store.open_locations import OpenLocation
