@@ -142,7 +142,7 @@ ROWS: tuple[ReadBack, ...] = (
             "project.spreading:Spreading._earlier_runs",
             "spread.claim:take_claim",
             "spread.file_json:object_of",
-            "spread.results:earlier_result",
+            "spread.detached_result:earlier_result",
             "spread.shared_store:ContainerStore.read",
             "spread.shared_store:FolderStore.read",
             "spread.probe:OwnProbe._left_behind",

@@ -34,10 +34,10 @@ from blobsync.plan.project_context import LivePart, OpenedParts, key_between, wi
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import EngineChoice, FileAction, Part, TransferPlan
 from blobsync.spread.claim import free_claim
+from blobsync.spread.detached_result import Result, earlier_result
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.probe import probe_problem, remove_probe
 from blobsync.spread.record import Refused, ShardDone, read_body, record_body
-from blobsync.spread.results import Result, earlier_result
 from blobsync.spread.sealed_store import SealedStore, orders_seal
 from blobsync.spread.shard import Shard, listed_at, read_shard
 from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore

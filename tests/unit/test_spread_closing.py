@@ -19,9 +19,9 @@ from blobsync.jobspec.spec import JobRef, RunInfo, State
 from blobsync.jobspec.spread_key import run_key
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.spread import close
+from blobsync.spread.detached_result import Result
 from blobsync.spread.probe import OwnProbe
 from blobsync.spread.record import FileRecord, read_body, record_body
-from blobsync.spread.results import Result
 from blobsync.spread.sealed_store import SealedStore
 from blobsync.spread.shard import cut, shard_body
 from blobsync.spread.shared_store import FolderStore
