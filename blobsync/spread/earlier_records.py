@@ -14,8 +14,8 @@ from blobsync.plan.transfer_plan import FileAction, IndexKey
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import FileRecord, read_body
 from blobsync.spread.shard import read_shard
-from blobsync.spread.shard_account import ShardAccount, compared
 from blobsync.spread.shared_store import SharedStore
+from blobsync.spread.verified_records import ShardAccount, compared
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.ledger import Ledger, record_unreported
 

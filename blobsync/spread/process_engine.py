@@ -29,7 +29,7 @@ from blobsync.plan.transfer_plan import FileAction
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, KeptFile, MovedBytes
 from blobsync.spread.shard import can_be_in_shard, cut, weight
-from blobsync.spread.shard_account import TRIES, ShardAccount, WorkersBusy, as_seen_here
+from blobsync.spread.verified_records import TRIES, ShardAccount, WorkersBusy, as_seen_here
 from blobsync.spread.worker_pipe import END_PATIENCE, Credentials, WorkerLostError, WorkerPipe
 from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 from blobsync.transfer.fresh_look import written_before

@@ -24,9 +24,9 @@ from blobsync.plan.transfer_plan import Action, FileAction
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, Refused, ShardDone, read_body
 from blobsync.spread.shard import MOST_FILES, Shard, can_be_in_shard, cut, weight
-from blobsync.spread.shard_account import ShardAccount, compared
 from blobsync.spread.shared_store import SharedStore
 from blobsync.spread.task import task_name
+from blobsync.spread.verified_records import ShardAccount, compared
 from blobsync.transfer.engines import Engine, Moved, MoveReport, MoveTask
 
 # Seconds between two questions how the job is.

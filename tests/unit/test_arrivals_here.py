@@ -11,7 +11,7 @@ import pytest
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
-from blobsync.spread.shard_account import Compared, as_seen_here, compared, known_source
+from blobsync.spread.verified_records import Compared, as_seen_here, compared, known_source
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved
 from tests.fakes.store import MemoryStore

@@ -44,7 +44,7 @@ from blobsync.spread.record import (
     read_answer,
 )
 from blobsync.spread.shard import Shard, ShardReader, can_be_in_shard, cut, listed_at, shard_lines, weight
-from blobsync.spread.shard_account import TRIES, ShardAccount, WorkersBusy
+from blobsync.spread.verified_records import TRIES, ShardAccount, WorkersBusy
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.url_list import UrlListStore
 from blobsync.transfer.engines import Moved

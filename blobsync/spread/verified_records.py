@@ -1,4 +1,4 @@
-"""The state of one shard: which files have a record, and which bytes count; and which reports count as verified."""
+"""Which files of a shard have a record, which bytes count, and which records of a task count as verified."""
 
 from __future__ import annotations
 
