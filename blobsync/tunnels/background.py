@@ -20,7 +20,7 @@ from pathlib import Path
 from blobsync.base.errors import BlobsyncError, shell_code
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import ProcessRunner
-from blobsync.tunnels.keeper import TunnelKeeper
+from blobsync.tunnels.forwarder import TunnelKeeper
 from blobsync.tunnels.named import NamedTunnel, TunnelFolder
 
 _POLL_SECONDS = 0.2

@@ -14,7 +14,7 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.states import refresh
 from blobsync.jobspec.spec import State
-from blobsync.tunnels.keeper import TunnelKeeper
+from blobsync.tunnels.forwarder import TunnelKeeper
 from blobsync.tunnels.node_apps import BesideProgram, TunnelRequest, demand_tunnel
 
 # The default ports of these programs.

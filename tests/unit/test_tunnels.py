@@ -31,7 +31,7 @@ from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMa
 from blobsync.base.process import RunningProcess
 from blobsync.node.standalone.tensorboard_jupyter import choose_port, environment_of, program_words, wait_until_open
 from blobsync.tunnels.background import keep_tunnel
-from blobsync.tunnels.keeper import TunnelKeeper
+from blobsync.tunnels.forwarder import TunnelKeeper
 from blobsync.tunnels.named import NamedTunnel, TunnelFolder, Tunnels
 from blobsync.tunnels.node_apps import TunnelRequest, demand_tunnel
 from tests.fakes.runner import ScriptedRunner
