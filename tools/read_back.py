@@ -123,7 +123,7 @@ ROWS: tuple[ReadBack, ...] = (
             "backends.aml.node_start:open_secrets",
             "node.standalone.bootstrap:Boot.__init__",
             "node.__main__:_carry_out",
-            "node.job_stores:JobPlaces._reload_sas",
+            "node.job_stores:JobStores._reload_sas",
             "jobspec.spec:Secrets.from_json",
             "node.job_checkpoints:_keys",
         ),

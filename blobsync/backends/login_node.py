@@ -176,7 +176,7 @@ class LoginNode:
 
     def _ask(self, read: Callable[[Any], _Answer], **request: Any) -> _Answer:
         """Run a request; ``read`` parses the response, or raises."""
-        program = standalone_source("login_side.py")
+        program = standalone_source("login_node_files.py")
         # -I: it starts in the project, whose files must not shadow Python's modules.
         done = self.run((self._python, "-I", "-c", program), input=json.dumps(request))
         if done.returncode:

@@ -13,8 +13,9 @@ from types import TracebackType
 from blobsync.base.errors import SETUP_FAILED_EXIT, BlobsyncError, shell_code
 from blobsync.base.redaction import Secret, redact
 from blobsync.jobspec.spec import JobSpec, Secrets
+from blobsync.node import commands
 from blobsync.node.job import NodeArguments, NodeJob, demand_startable, parse_arguments, read_text
-from blobsync.node.job_stores import JobPlaces
+from blobsync.node.job_stores import JobStores
 from blobsync.node.pod_log import Echo
 from blobsync.node.ranks import NotReadyError, node_rank_from_launcher, ranks_from_launcher
 from blobsync.node.stopping import WARNINGS, HeldSignals
@@ -56,7 +57,7 @@ def _carry_out(arguments: NodeArguments, held: HeldSignals, environ: Mapping[str
     demand_startable(spec, secrets)
     # The redactor knows them from here on.
     secret_env = {name: Secret(value) for name, value in secrets.env.items()}
-    places = JobPlaces(secrets.sas, environ, arguments.secrets)
+    places = JobStores(secrets.sas, environ, arguments.secrets)
     job = NodeJob(spec, secret_env, arguments, environ, _node_rank(arguments, spec, environ))
     if arguments.echo:
         with Echo(job.run_dir, job.node_rank, job.attempt):
@@ -64,15 +65,15 @@ def _carry_out(arguments: NodeArguments, held: HeldSignals, environ: Mapping[str
     return _do(arguments, job, places, held)
 
 
-def _do(arguments: NodeArguments, job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
+def _do(arguments: NodeArguments, job: NodeJob, places: JobStores, held: HeldSignals) -> int:
     if arguments.verb == "prepare":
-        return verbs.prepare_node(job, places)
+        return commands.prepare_node(job, places)
     if arguments.verb == "exec":
-        return verbs.run_rank(job, places, held, log=arguments.log)
+        return commands.run_rank(job, places, held, log=arguments.log)
     if arguments.verb == "node":
-        return verbs.run_node(job, places, held)
+        return commands.run_node(job, places, held)
     if arguments.verb == "finish":
-        return verbs.finish_node(job, places, arguments.code)
+        return commands.finish_node(job, places, arguments.code)
     if arguments.verb == "spread":
         if arguments.log:
             _write_log(job)
@@ -80,7 +81,7 @@ def _do(arguments: NodeArguments, job: NodeJob, places: JobPlaces, held: HeldSig
         from blobsync.node.spread import run_spread
 
         return run_spread(job, places)
-    return verbs.run_in_terminal(job, held)
+    return commands.run_in_terminal(job, held)
 
 
 def _write_log(job: NodeJob) -> None:

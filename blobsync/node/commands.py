@@ -13,7 +13,7 @@ from blobsync.base.errors import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT
 from blobsync.jobspec.spec import JOB_CODE
 from blobsync.node.elastic_command import Member, member_of
 from blobsync.node.job import NodeJob, read_text, write_text
-from blobsync.node.job_stores import JobPlaces
+from blobsync.node.job_stores import JobStores
 from blobsync.node.processes import start_error_code
 from blobsync.node.ranks import NotReadyError, Ranks, master_address, ranks_from_launcher, ranks_of_node
 from blobsync.node.setup import clean_up, make_ready, restore_again
@@ -25,13 +25,13 @@ from blobsync.node.uploader import Uploader
 _OTHERS_SECONDS, _OTHERS_AFTER_FAILURE_SECONDS = 60.0, 2.0
 
 
-def prepare_node(job: NodeJob, places: JobPlaces) -> int:
+def prepare_node(job: NodeJob, places: JobStores) -> int:
     """Prepare the node, once."""
     make_ready(job, places)
     return 0
 
 
-def run_rank(job: NodeJob, places: JobPlaces, held: HeldSignals, *, log: bool) -> int:
+def run_rank(job: NodeJob, places: JobStores, held: HeldSignals, *, log: bool) -> int:
     """Run one process that a launcher has started; the node's first one also uploads outputs and logs."""
     ranks = ranks_from_launcher(job.spec, job.environ)
     make_ready(job, places)
@@ -100,7 +100,7 @@ def _code_of_all(job: NodeJob, code: int) -> int | None:
     return max([code, *(int(text) if text.isdigit() else 1 for text in codes)])
 
 
-def run_node(job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
+def run_node(job: NodeJob, places: JobStores, held: HeldSignals) -> int:
     """Run all processes of this node."""
     uploader = Uploader(job, places)
     try:
@@ -147,7 +147,7 @@ def _become(job: NodeJob, ranks: Ranks) -> int:
         return start_error_code(error)
 
 
-def finish_node(job: NodeJob, places: JobPlaces, code: int) -> int:
+def finish_node(job: NodeJob, places: JobStores, code: int) -> int:
     """Make the last uploads and clean up; ``code`` is the command's exit code."""
     if not Uploader(job, places).stop(code):
         return OUTPUT_FAILED_EXIT

@@ -17,13 +17,13 @@ from blobsync.local.names import relative_name
 from blobsync.local.os_errors import raise_unless_gone
 from blobsync.node.job import NodeJob
 from blobsync.node.job_checkpoints import outside_sets, restore_checkpoint
-from blobsync.node.job_stores import JobPlaces
+from blobsync.node.job_stores import JobStores
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.transfers import NodeTransfers, kept_of
 
 
 def mount_folder(
-    job: NodeJob, places: JobPlaces, entry: FolderLink, path: Path, process: ProcessRunner | None = None
+    job: NodeJob, places: JobStores, entry: FolderLink, path: Path, process: ProcessRunner | None = None
 ) -> None:
     """Mount ``entry`` at ``path``, with the SAS in the environment. Raises ``NotReadyError``.
 
@@ -80,7 +80,7 @@ def unmount_folders(job: NodeJob, process: ProcessRunner | None = None) -> bool:
 KEPT = "kept"
 
 
-def place_folders(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> None:
+def place_folders(job: NodeJob, places: JobStores, transfers: NodeTransfers) -> None:
     """Make all folders, outer ones before those inside. Raises ``NotReadyError`` and errors of transfers."""
     for entry in sorted(job.spec.folders, key=lambda entry: entry.name):
         path = job.root / entry.name
@@ -181,7 +181,7 @@ def _link_each(path: Path, source: Path, inner: Sequence[str]) -> None:
 
 
 def _download(
-    job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: FolderLink, inner: Sequence[str]
+    job: NodeJob, places: JobStores, transfers: NodeTransfers, entry: FolderLink, inner: Sequence[str]
 ) -> None:
     """Download the folder, or its included parts, except where other entries belong."""
     remote, path = places.blobs(entry.container, entry.path), job.root / entry.name

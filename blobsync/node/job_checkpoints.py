@@ -28,7 +28,7 @@ from blobsync.keep.sealed_documents import Keys
 from blobsync.keep.set_files import FolderContent, files_of
 from blobsync.keep.set_uploads import FolderSets, Uploaded, Writer
 from blobsync.node.job import NodeJob, read_text, write_text
-from blobsync.node.job_stores import JobPlaces
+from blobsync.node.job_stores import JobStores
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.transfers import NodeTransfers, kept_of
 from blobsync.plan.transfer_options import ignored_by
@@ -41,7 +41,7 @@ AGREED_SECONDS = 3600.0
 _POLL_SECONDS = 1.0
 
 
-def folder_sets(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: FolderLink) -> FolderSets | None:
+def folder_sets(job: NodeJob, places: JobStores, transfers: NodeTransfers, entry: FolderLink) -> FolderSets | None:
     """The sets of a folder entry; None if it has none."""
     rule = entry.checkpoints
     if rule is None:
@@ -95,7 +95,7 @@ def outside_sets(job: NodeJob, entry: FolderLink, wanted: Callable[[str], bool] 
 
 def restore_checkpoint(
     job: NodeJob,
-    places: JobPlaces,
+    places: JobStores,
     transfers: NodeTransfers,
     entry: FolderLink,
     *,
@@ -280,7 +280,7 @@ class _Together(_Alone):
         return ""
 
 
-def _bring(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: FolderLink, mark: Mark) -> str:
+def _bring(job: NodeJob, places: JobStores, transfers: NodeTransfers, entry: FolderLink, mark: Mark) -> str:
     """Bring a set to this node and compare it with its mark; returns why that failed, and leaves nothing then."""
     rule, writer = entry.checkpoints, _writer(job, entry)
     if rule is None:
@@ -336,7 +336,7 @@ def _make_room(job: NodeJob, folder: Path, name: str, names: Collection[str]) ->
 
 
 def _set_aside_left(
-    job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: FolderLink, mark: Mark | None
+    job: NodeJob, places: JobStores, transfers: NodeTransfers, entry: FolderLink, mark: Mark | None
 ) -> None:
     """Set aside what an earlier start left that is later than the set that came back (None: none did), and that no mark
     will name: it may be half, and a program that takes the last name in the folder would start from it."""
@@ -412,7 +412,7 @@ def _writer(job: NodeJob, entry: FolderLink) -> Writer:
     return Writer(job.spec.run_id, job.lineage, code, job.node_rank, within, start, earlier)
 
 
-def _marks(job: NodeJob, places: JobPlaces, entry: FolderLink) -> Marks:
+def _marks(job: NodeJob, places: JobStores, entry: FolderLink) -> Marks:
     return Marks(places.container(entry.container), entry.path, job.say, _keys(job))
 
 
@@ -428,7 +428,7 @@ def _keys(job: NodeJob) -> Keys:
     )
 
 
-def _notes(job: NodeJob, places: JobPlaces, entry: FolderLink) -> Notes:
+def _notes(job: NodeJob, places: JobStores, entry: FolderLink) -> Notes:
     return Notes(places.container(entry.container), entry.path, job.lineage, job.say, _keys(job))
 
 

@@ -28,7 +28,7 @@ _WORKLOAD_IDENTITY = ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOK
 _LAST_SECONDS = 60
 
 
-class JobPlaces:
+class JobStores:
     """The stores of one job's containers, each with the SAS that came with the job."""
 
     def __init__(
@@ -54,7 +54,7 @@ class JobPlaces:
         self._connections: dict[str, BlobHttp] = {}
         _register(sas)
 
-    def anew(self) -> JobPlaces:
+    def anew(self) -> JobStores:
         """The same with connections of its own."""
         places = copy.copy(self)
         places._by_identity, places._connections = set(), {}

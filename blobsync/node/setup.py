@@ -22,13 +22,13 @@ from blobsync.node.container import fetch_image, remove_image
 from blobsync.node.folders import KEPT, keep_downloads, place_folders, unmount_folders
 from blobsync.node.job import NodeJob, read_text, shell_line, write_text
 from blobsync.node.job_checkpoints import restore_checkpoint
-from blobsync.node.job_stores import JobPlaces
+from blobsync.node.job_stores import JobStores
 from blobsync.node.machine import describe_machine, heartbeat, run_into_log
 from blobsync.node.ranks import NotReadyError, master_address, ranks_of_node
 from blobsync.node.transfers import NodeProgress, NodeTransfers
 
 
-def make_ready(job: NodeJob, places: JobPlaces) -> None:
+def make_ready(job: NodeJob, places: JobStores) -> None:
     """Place code and folders and run setup commands, once per node. Raises ``NotReadyError``."""
     master_address(job.spec, job.environ)
     ready, failed = job.beside("ready"), job.beside("failed")
@@ -57,14 +57,14 @@ def make_ready(job: NodeJob, places: JobPlaces) -> None:
         job.say(f"ready: {job.root}")
 
 
-def restore_again(job: NodeJob, places: JobPlaces) -> None:
+def restore_again(job: NodeJob, places: JobStores) -> None:
     """Bring the last checkpoint to a node whose command is started again. Raises ``NotReadyError``."""
     if job.has_checkpoints:
         with _node_lock(job):
             _restore_again(job, places)
 
 
-def _make_ready(job: NodeJob, places: JobPlaces) -> None:
+def _make_ready(job: NodeJob, places: JobStores) -> None:
     job.root.parent.mkdir(parents=True, exist_ok=True)
     describe_machine(job, ProcessRunner())
     transfers = NodeTransfers(job)
@@ -99,7 +99,7 @@ def _heartbeats(job: NodeJob, progress: NodeProgress) -> Iterator[None]:
         thread.join()
 
 
-def _restore_again(job: NodeJob, places: JobPlaces) -> None:
+def _restore_again(job: NodeJob, places: JobStores) -> None:
     """Bring a checkpoint to a node that still has the files of an earlier start: those may be half ones, and newer on
     one node than on another."""
     job.say("the files of an earlier start are here; only the checkpoint is looked at again")
@@ -140,7 +140,7 @@ def _node_lock(job: NodeJob) -> Iterator[None]:
         yield
 
 
-def _place_code(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> None:
+def _place_code(job: NodeJob, places: JobStores, transfers: NodeTransfers) -> None:
     """Fetch the code archive (or a blob folder of code), verify it, unpack it, and rename it to its place."""
     code = job.spec.code
     if job.spec.spread is not None:

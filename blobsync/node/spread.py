@@ -27,7 +27,7 @@ from blobsync.local.index import Index
 from blobsync.local.resume_records import WriteIntents
 from blobsync.local.state_dir import StateDir
 from blobsync.node.job import NodeJob
-from blobsync.node.job_stores import JobPlaces
+from blobsync.node.job_stores import JobStores
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.setup import clean_up
 from blobsync.plan.project_context import LivePart, OpenedParts, key_between, without_stores
@@ -57,7 +57,7 @@ _STOPPED = shell_code(-signal.SIGTERM)
 _LEAST_SAS_SECONDS = 60.0
 
 
-def run_spread(job: NodeJob, places: JobPlaces) -> int:
+def run_spread(job: NodeJob, places: JobStores) -> int:
     """Run this task, or on a platform without tasks every task of this node; returns the exit code."""
     parent = os.getppid()
     orders = job.spec.spread
@@ -109,7 +109,7 @@ class _TaskRun:
     """What all tasks of this process have in common."""
 
     def __init__(
-        self, job: NodeJob, orders: Mapping[str, Any], key: SealKey, places: JobPlaces, watch: Callable[[], None]
+        self, job: NodeJob, orders: Mapping[str, Any], key: SealKey, places: JobStores, watch: Callable[[], None]
     ) -> None:
         self._job, self._orders, self._places, self._watch = job, orders, places, watch
         self._place = SealedStore(open_place(orders, places), key, orders["run"], _print_line)
@@ -180,7 +180,7 @@ class _TaskRun:
         )
 
 
-def open_place(orders: Mapping[str, Any], places: JobPlaces) -> SharedStore:
+def open_place(orders: Mapping[str, Any], places: JobStores) -> SharedStore:
     """The store of the run's documents."""
     if not orders["container"]:
         return FolderStore(Path(orders["place"]))
@@ -199,11 +199,11 @@ def _source_problem(ends: Sequence[Ends]) -> str:
     return ""
 
 
-def _ends(orders: Mapping[str, Any], places: JobPlaces) -> list[Ends]:
+def _ends(orders: Mapping[str, Any], places: JobStores) -> list[Ends]:
     return [Ends(_end(each["source"], places), _end(each["destination"], places)) for each in orders["ends"]]
 
 
-def _end(given: Mapping[str, Any], places: JobPlaces) -> OpenLocation:
+def _end(given: Mapping[str, Any], places: JobStores) -> OpenLocation:
     if "root" in given:
         return LocalLocation.from_json(given)
     if "source" in given:

@@ -24,7 +24,7 @@ from blobsync.local.names import is_temporary
 from blobsync.local.tree import TreeEntry
 from blobsync.node.job import NodeJob
 from blobsync.node.job_checkpoints import folder_sets
-from blobsync.node.job_stores import JobPlaces
+from blobsync.node.job_stores import JobStores
 from blobsync.node.lost_files import say_left_behind, say_unmarked
 from blobsync.node.machine import heartbeat
 from blobsync.node.transfers import NodeTransfers, failure_line
@@ -35,7 +35,7 @@ from blobsync.store.rest.append import MAX_APPEND_BYTES, RestAppendBlobs
 class NodeLogs:
     """Uploads one node's logs, its processes' and its own, as append blobs."""
 
-    def __init__(self, job: NodeJob, places: JobPlaces) -> None:
+    def __init__(self, job: NodeJob, places: JobStores) -> None:
         self._job = job
         self._places = places
 
@@ -90,7 +90,7 @@ class Uploader:
     Heartbeats and logs have a thread of their own: a round of outputs may take minutes.
     """
 
-    def __init__(self, job: NodeJob, places: JobPlaces, also: Sequence[Keeper] = ()) -> None:
+    def __init__(self, job: NodeJob, places: JobStores, also: Sequence[Keeper] = ()) -> None:
         """``also`` are keepers besides those of the job's own folders."""
         self._job = job
         self._transfers = NodeTransfers(job)
@@ -171,7 +171,7 @@ class Uploader:
         return made
 
 
-def _keeper(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: FolderLink, sets: Sets) -> Keeper:
+def _keeper(job: NodeJob, places: JobStores, transfers: NodeTransfers, entry: FolderLink, sets: Sets) -> Keeper:
     """The keeper of one output folder; it polls, since the node archive has no ``watchfiles``."""
     base = job.root / entry.name
 

@@ -79,7 +79,7 @@ class BesideProgram:
 
     def open(self) -> None:
         """Start it, and wait until it reports its port. Raises ``JobError``."""
-        source = standalone_source("beside_side.py")
+        source = standalone_source("tensorboard_jupyter.py")
         address = LOOPBACK
         argv = [sys.executable, "-I", "-c", source]
         if self._backend:

@@ -20,7 +20,7 @@ from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.set_files import files_of
 from blobsync.local.mark_complete import mark_complete
 from blobsync.node.job import NodeJob, parse_arguments
-from blobsync.node.job_stores import JobPlaces
+from blobsync.node.job_stores import JobStores
 from blobsync.node.transfers import NodeTransfers
 from blobsync.plan.blocks import block_size
 from tests.e2e.kills import TRAINERS, Training
@@ -300,7 +300,7 @@ def test_a_set_that_goes_again_sends_only_the_blocks_that_changed(
             str(tmp_path / "root"),
         )
         job = NodeJob(make_spec("true", folders=(entry,)), {}, parse_arguments(words), os.environ, 0)
-        destination = JobPlaces({url: container.sas(RIGHTS)}, os.environ).blobs(url, "mine/output/checkpoint-1")
+        destination = JobStores({url: container.sas(RIGHTS)}, os.environ).blobs(url, "mine/output/checkpoint-1")
         sent = []
         for content in (body, changed):
             (local / "model.bin").write_bytes(content)

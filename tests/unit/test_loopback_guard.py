@@ -13,7 +13,7 @@ from blobsync.base.errors import BlobsyncError, CredentialError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken
 from blobsync.config.model import StorageAccount
-from blobsync.node.job_stores import JobPlaces
+from blobsync.node.job_stores import JobStores
 from blobsync.store.connect import check_copy, check_host, check_listener, connect
 from blobsync.store.protocol import BlobProperties, Precondition, PutOrder
 from blobsync.store.rest.auth import SasSigner
@@ -178,7 +178,7 @@ def test_other_programs_get_no_sas_for_a_server_of_another_user(tmp_path: Path) 
 def test_a_job_sends_no_sas_to_a_server_of_another_user(tmp_path: Path) -> None:
     with stranger(tmp_path) as other:
         url = str(box(other.port))
-        places = JobPlaces({url: SAS.reveal()}, {})
+        places = JobStores({url: SAS.reveal()}, {})
         with pytest.raises(CredentialError) as refused:
             places.container(url).head("a")
         demand_refused(refused.value, other)

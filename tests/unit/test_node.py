@@ -24,7 +24,7 @@ from blobsync.jobs.failure_causes import read_causes
 from blobsync.jobs.node_use import node_use
 from blobsync.jobspec.spec import CodeRef, FolderLink, Secrets, TaskArray
 from blobsync.node.job import NodeJob, parse_arguments
-from blobsync.node.job_stores import JobPlaces
+from blobsync.node.job_stores import JobStores
 from blobsync.node.transfers import NodeProgress, NodeTransfers
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.bootstrap import python_of
@@ -741,8 +741,8 @@ def test_a_fault_of_blobsync_itself_shows_no_secret(how: str) -> None:
     sas = {"as it is": "sig=SENTINEL", "encoded": "sig=SENTI/NEL+", "decoded": "sig=SENTI%2FNEL%2B"}[how]
     script = (
         "import sys, threading; from blobsync.node.__main__ import redact_tracebacks\n"
-        "from blobsync.node.job_stores import JobPlaces\n"
-        "redact_tracebacks(); JobPlaces({'https://a.b/c': sys.argv[1]}, {})\n"
+        "from blobsync.node.job_stores import JobStores\n"
+        "redact_tracebacks(); JobStores({'https://a.b/c': sys.argv[1]}, {})\n"
         "def fail(): raise ValueError(f'https://a.b/c?{sys.argv[1]}')\n"
         "thread = threading.Thread(target=fail); thread.start(); thread.join(); fail()"
     )
@@ -929,7 +929,7 @@ def test_what_an_attempt_left_and_cannot_be_read_is_not_taken_for_nothing(node: 
     entry = node.folder_link("data", "download")
     spec = make_spec("true", folders=(entry,))
     transfers = NodeTransfers(NodeJob(spec, {}, parse_arguments(node.command("prepare", spec)[3:]), {}, 0))
-    remote = JobPlaces({service.url: node.sas}, {}).blobs(entry.container, entry.path)
+    remote = JobStores({service.url: node.sas}, {}).blobs(entry.container, entry.path)
     (node.folder / "loop").symlink_to(node.folder / "loop")
     with closing(transfers), pytest.raises(LocalFileError, match="loop: Too many levels of symbolic links"):
         transfers.drop_unrecorded("data", remote, node.folder / "loop")

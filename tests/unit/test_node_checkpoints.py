@@ -20,7 +20,7 @@ from blobsync.jobspec.spec import FolderLink, JobSpec
 from blobsync.keep.node_messages import Notes, Over
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.job_checkpoints import restore_checkpoint
-from blobsync.node.job_stores import JobPlaces
+from blobsync.node.job_stores import JobStores
 from blobsync.node.machine import heartbeat
 from blobsync.node.ranks import NotReadyError, Ranks
 from blobsync.node.transfers import NodeTransfers
@@ -415,7 +415,7 @@ class Waits:
     """A node of a job with two, which starts alone, by a clock of its own."""
 
     job: NodeJob
-    places: JobPlaces
+    places: JobStores
     slept: float = 0.0
 
     def sleep(self, seconds: float) -> None:
@@ -447,7 +447,7 @@ def waiting(node: Node, rank: int, rule: CheckpointRule = RULE, nodes: int = 2, 
     words = ["node", "--job", str(folder / "job.json"), "--run-dir", str(folder), "--root", str(folder / "root")]
     sas, environ = {node.service.url: node.sas}, {"BLOBSYNC_SCRATCH": str(folder)}
     secrets = {name: Secret(value) for name, value in sent(spec).items()}
-    return Waits(NodeJob(spec, secrets, parse_arguments(words), environ, rank), JobPlaces(sas, environ))
+    return Waits(NodeJob(spec, secrets, parse_arguments(words), environ, rank), JobStores(sas, environ))
 
 
 def test_what_a_node_of_an_elastic_job_said_at_its_end_counts_no_more_when_it_is_back(node: Node) -> None:

@@ -21,7 +21,7 @@ from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.states import recent
 from blobsync.jobspec.spec import FolderLink, JobRef, RunInfo, Secrets, State
-from blobsync.node.job_stores import JobPlaces
+from blobsync.node.job_stores import JobStores
 from blobsync.store.sas import JOB_SECONDS
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec
@@ -190,7 +190,7 @@ def test_a_new_version_of_the_secret_goes_by_standard_input() -> None:
 def test_a_node_takes_a_new_sas_from_the_file_that_the_first_one_came_from(tmp_path: Path) -> None:
     file = tmp_path / "secrets.json"
     file.write_text(Secrets({CONTAINER: "sv=1&sig=old"}).to_json())
-    places = JobPlaces({CONTAINER: "sv=1&sig=old"}, {}, file)
+    places = JobStores({CONTAINER: "sv=1&sig=old"}, {}, file)
     first = places.appendable(CONTAINER)
     assert places.sas(CONTAINER).reveal().endswith("sig=old") and places.appendable(CONTAINER) is not first
     file.write_text(Secrets({CONTAINER: "sv=1&sig=new"}).to_json())
@@ -212,20 +212,20 @@ ENDS = 1_800_000_000.0
 SAS = "sv=2023-11-03&se=2027-01-15T08:00:00Z&sr=c&sp=rl&sig=c2VudGluZWw="
 
 
-def authorization(places: JobPlaces, container: str = CONTAINER) -> str:
+def authorization(places: JobStores, container: str = CONTAINER) -> str:
     """The Authorization header of a request to the container: a bearer token, or none beside the SAS in the URL."""
     headers: dict[str, str] = {}
     places.appendable(container)._http.signer.sign("GET", "/cont/a", {}, headers)
     return headers.get("Authorization", "")
 
 
-def by_identity(moment: float, sas: dict[str, str], environ: dict[str, str]) -> JobPlaces:
-    return JobPlaces(sas, environ, identity=lambda _: lambda: (Secret("pod-token"), moment + 3600), now=lambda: moment)
+def by_identity(moment: float, sas: dict[str, str], environ: dict[str, str]) -> JobStores:
+    return JobStores(sas, environ, identity=lambda _: lambda: (Secret("pod-token"), moment + 3600), now=lambda: moment)
 
 
 def test_the_identity_of_the_pod_takes_over_when_the_sas_has_ended() -> None:
     moments = [ENDS - 3600]
-    places = JobPlaces(
+    places = JobStores(
         {CONTAINER: SAS}, POD, identity=lambda _: lambda: (Secret("pod-token"), 4e9), now=lambda: moments[-1]
     )
     assert authorization(places) == ""
@@ -252,6 +252,6 @@ def test_an_image_without_azure_identity_is_told_so() -> None:
     def provide() -> tuple[Secret, float]:
         raise ImportError("No module named 'azure'")
 
-    places = JobPlaces({CONTAINER: SAS}, POD, identity=lambda _: provide, now=lambda: ENDS + 1)
+    places = JobStores({CONTAINER: SAS}, POD, identity=lambda _: provide, now=lambda: ENDS + 1)
     with pytest.raises(CredentialError, match="has no azure-identity"):
         authorization(places)

@@ -16,7 +16,7 @@ from blobsync.base.seals import SealKey
 from blobsync.jobspec.spec import SPREAD_KEY, Secrets
 from blobsync.jobspec.spread_key import own_key, run_key, with_run_key
 from blobsync.node.job import NodeJob, parse_arguments
-from blobsync.node.job_stores import JobPlaces
+from blobsync.node.job_stores import JobStores
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.spread import run_spread
 from blobsync.spread.sealed_store import orders_seal
@@ -51,7 +51,7 @@ def _run(tmp_path: Path, orders: Mapping[str, Any], key: str = _KEY.secret.hex()
     )
     secrets = {SPREAD_KEY: Secret(key)} if key else {}
     job = NodeJob(make_spec(options={"spread": dict(orders)}), secrets, words, environ, 0)
-    return run_spread(job, JobPlaces({}, {}))
+    return run_spread(job, JobStores({}, {}))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from blobsync.keep.keeper import Found, Keeper
 from blobsync.node.job import NodeJob, parse_arguments
-from blobsync.node.job_stores import JobPlaces
+from blobsync.node.job_stores import JobStores
 from blobsync.node.uploader import Uploader
 from tests.e2e.world import wait_until
 from tests.fakes.blob_service import serve
@@ -37,7 +37,7 @@ def test_a_fault_in_one_folder_ends_no_upload_of_another(tmp_path: Path) -> None
         spec = make_spec("true", folders=(node.folder_link("output", "upload"),), logs=node.mirror)
         words = node.command("node", spec, "--sync-seconds", "0.1")[3:]
         job = NodeJob(spec, {}, parse_arguments(words), {}, 0)
-        places = JobPlaces({service.url: node.sas}, {})
+        places = JobStores({service.url: node.sas}, {})
         (job.root / "output").mkdir(parents=True)
         (job.root / "other").mkdir()
         faulty = Faulty()
@@ -66,7 +66,7 @@ def test_a_file_of_a_checkpoint_that_another_job_has_marked_is_not_replaced(tmp_
         (job.root / "output/checkpoint-1").mkdir(parents=True)
         for name in ("checkpoint-1/model.bin", "checkpoint-1/new.bin", "log.txt"):
             (job.root / "output" / name).write_text("ours")
-        assert not Uploader(job, JobPlaces({service.url: node.sas}, {})).stop(0)
+        assert not Uploader(job, JobStores({service.url: node.sas}, {})).stop(0)
         assert service.blobs["mine/output/checkpoint-1/model.bin"] == b"theirs"
         assert service.blobs["mine/output/log.txt"] == service.blobs["mine/output/checkpoint-1/new.bin"] == b"ours"
     said = "is left alone: another job has marked the checkpoint checkpoint-1 in the container"
