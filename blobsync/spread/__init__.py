@@ -6,7 +6,7 @@ one part. Out: a report of each of them. Uses ``direct`` and ``store``.
     shard             a share of a part: how parts are cut, and the shard's file (JSON lines, without secrets)
     record            what a worker answers about one file
     file_json         validates names, sizes and states in shards and records
-    shard_account     which files of a shard have a record, and which reports a look at both ends verifies
+    verified_records  which files of a shard have a record, and which reports a look at both ends verifies
     orders            what a worker is given in private: its ends, the credentials, the limits
     worker_process    the worker's program: reads orders and shards, moves files, answers with records
     worker_pipe       the coordinator's end of its pipes
@@ -21,6 +21,6 @@ platform's own queue hands the shards out, as tasks of a job:
     spread_engine     the engine that has jobs of tasks move files, and verifies what they record
     claim             one command at a time for one destination
     probe             checks whether a node sees the same files
-    results           how a detached transfer ended
-    taken_over        records of tasks whose command was killed, for the index
+    detached_result   how a detached transfer ended
+    earlier_records   records of tasks whose command was killed, for the index
 """
