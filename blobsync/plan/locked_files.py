@@ -35,8 +35,8 @@ from blobsync.local.lock_files import (
     unpack,
 )
 from blobsync.local.sorted_runs import STATE, SortedRuns, Spill
-from blobsync.plan.long_listing import list_wide
 from blobsync.plan.pairing import HeldFiles
+from blobsync.plan.parallel_listing import list_wide
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request
 from blobsync.plan.transfer_plan import Action, Actions, FileAction, PlanPart, TransferPlan

@@ -17,8 +17,8 @@ from blobsync.config.mapping import Resolution
 from blobsync.local.files import hash_file
 from blobsync.local.index import Index
 from blobsync.local.sorted_runs import IN_MEMORY, Spill
-from blobsync.plan.long_listing import list_wide
 from blobsync.plan.pairing import known_equal
+from blobsync.plan.parallel_listing import list_wide
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.survey import Listing, hash_with_crc64, known_crc64s
 from blobsync.plan.wildcards import is_pattern

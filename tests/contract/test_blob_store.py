@@ -28,7 +28,7 @@ from blobsync.base.errors import (
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import StorageAccount
 from blobsync.local.sorted_runs import Spill
-from blobsync.plan.long_listing import Division, list_wide
+from blobsync.plan.parallel_listing import Division, list_wide
 from blobsync.store.connect import connect, signer_for
 from blobsync.store.protocol import (
     BlobInfo,

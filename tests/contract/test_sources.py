@@ -18,7 +18,7 @@ from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, Container
 from blobsync.base.locations import Bucket
 from blobsync.config.model import BucketAccess, StorageAccount
 from blobsync.local.sorted_runs import Spill
-from blobsync.plan.long_listing import Division, list_wide
+from blobsync.plan.parallel_listing import Division, list_wide
 from blobsync.store.protocol import BlobInfo
 from blobsync.store.s3 import S3Store, open_bucket
 from tests.e2e.world import wait_until

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from blobsync.base.errors import StorageError
 from blobsync.local.sorted_runs import Spill
-from blobsync.plan.long_listing import Division, list_wide
+from blobsync.plan.parallel_listing import Division, list_wide
 from blobsync.store.protocol import BlobInfo
 from tests.fakes.store import MemoryStore, Request, StoredBlob
 

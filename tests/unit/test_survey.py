@@ -24,8 +24,8 @@ from blobsync.local.resume_records import BlockJournal
 from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy
 from blobsync.plan.left_out import Exclusion
-from blobsync.plan.long_listing import LONG
 from blobsync.plan.pairing import Pair
+from blobsync.plan.parallel_listing import LONG
 from blobsync.plan.survey import Listing, Request, Survey, complete, remember, remember_nothing, survey
 from blobsync.plan.transfer_plan import Route, Shape
 from blobsync.store.open_locations import OpenBlob, OpenLocation
