@@ -21,7 +21,7 @@ from blobsync.base.events import Emit, Note, ignore
 from blobsync.base.file_states import LocalState
 from blobsync.base.formatting import duration_text
 from blobsync.local.tree import TreeEntry
-from blobsync.plan.left_out import left_out_message
+from blobsync.plan.left_out_files import left_out_message
 
 # Paths below the folder, and their states.
 Files: TypeAlias = Mapping[str, LocalState]

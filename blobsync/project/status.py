@@ -22,7 +22,7 @@ from blobsync.local.index import Listed, PairIndex
 from blobsync.local.lock_files import LOCKS
 from blobsync.local.names import blob_problem
 from blobsync.plan.decisions import name_failure
-from blobsync.plan.left_out import FAULTS
+from blobsync.plan.left_out_files import FAULTS
 from blobsync.plan.pairing import Pair
 from blobsync.plan.planner import both_ends
 from blobsync.plan.project_context import ProjectContext

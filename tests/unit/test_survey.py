@@ -23,7 +23,7 @@ from blobsync.local.index import Index, Record
 from blobsync.local.resume_records import BlockJournal
 from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy
-from blobsync.plan.left_out import Exclusion
+from blobsync.plan.left_out_files import Exclusion
 from blobsync.plan.pairing import Pair
 from blobsync.plan.parallel_listing import LONG
 from blobsync.plan.survey import Listing, Request, Survey, complete, remember, remember_nothing, survey
