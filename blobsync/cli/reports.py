@@ -15,7 +15,7 @@ from blobsync.base.errors import ExitCode
 from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.base.plan_reasons import Reason
 from blobsync.cli.output import fields_of, more_line
-from blobsync.plan.operations import Operations, leaves_account, planned_operations
+from blobsync.plan.request_counts import Operations, leaves_account, planned_operations
 from blobsync.plan.transfer_plan import (
     VERBS,
     Action,

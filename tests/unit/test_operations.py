@@ -9,7 +9,7 @@ import pytest
 
 from blobsync.base.locations import BlobContainer, LocalLocation, Location
 from blobsync.base.plan_reasons import Reason
-from blobsync.plan.operations import leaves_account, planned_operations
+from blobsync.plan.request_counts import leaves_account, planned_operations
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, EngineChoice, FileAction, IndexKey, Part, Route, TransferPlan
 

@@ -24,8 +24,8 @@ from blobsync.cli.documents.kinds import (
 )
 from blobsync.jobspec.spec import State
 from blobsync.keep.listing import COMPLETE, HALF, NONE, Checkpoint
-from blobsync.plan.operations import Operations
 from blobsync.plan.progress import Progress
+from blobsync.plan.request_counts import Operations
 from blobsync.plan.transfer_plan import VERBS, Action, Route, Shape, SpreadPlan
 from blobsync.project.logbook import TransferEntry
 from blobsync.project.verify import CLASSES, COMPARED_BY
