@@ -37,9 +37,9 @@ from blobsync.local.tree import LinkPolicy, ignores_case
 from blobsync.node.job import NodeJob
 from blobsync.node.ranks import NotReadyError
 from blobsync.plan.blocks import partial_uploads
-from blobsync.plan.clashes import Names
 from blobsync.plan.decisions import check_names, decide_all
 from blobsync.plan.disk_space import WrittenHere, lacking_room
+from blobsync.plan.name_clashes import Names
 from blobsync.plan.pairing import is_as_recorded
 from blobsync.plan.project_context import LivePart, OpenedParts, without_stores
 from blobsync.plan.survey import Request, survey

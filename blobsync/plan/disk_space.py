@@ -10,7 +10,7 @@ from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.formatting import size_text
 from blobsync.config.mapping import is_below
 from blobsync.local.disks import LocalDisks
-from blobsync.plan.clashes import Names
+from blobsync.plan.name_clashes import Names
 from blobsync.plan.transfer_plan import Action, FileAction
 
 

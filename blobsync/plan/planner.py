@@ -16,7 +16,6 @@ from blobsync.base.locations import SOURCE_OPTION, BlobLocation, LocalLocation, 
 from blobsync.local import names
 from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
 from blobsync.plan.blocks import for_engine, partial_uploads, with_on_record
-from blobsync.plan.clashes import Names, refuse_blob_above, settle, spare_links
 from blobsync.plan.decisions import Decisions, Settlement, check_names, guard_mirror, leave_out
 from blobsync.plan.engine_model import (
     NOT_DIRECT,
@@ -29,6 +28,7 @@ from blobsync.plan.engine_model import (
     choose_engine,
     choose_processes,
 )
+from blobsync.plan.name_clashes import Names, refuse_blob_above, settle, spare_links
 from blobsync.plan.path_mapping import Leg, chosen_paths, legs, rooted
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.survey import Request, Survey, remember, remember_nothing, survey

@@ -45,8 +45,8 @@ from blobsync.local.resume_records import BlockJournal
 from blobsync.local.sorted_runs import Spill, Spool
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.blocks import ONE_REQUEST, digests_of
-from blobsync.plan.clashes import blob_hint, both_hint
 from blobsync.plan.left_out_files import FAULTS, IN_THE_WAY, ExcludedFiles, Exclusion, LeftOut, left_out_message
+from blobsync.plan.name_clashes import blob_hint, both_hint
 from blobsync.plan.pairing import HeldFiles, Pair, is_as_recorded, needs_local_md5, source_is_near
 from blobsync.plan.parallel_listing import list_wide
 from blobsync.plan.project_context import LivePart

@@ -17,7 +17,7 @@ from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.config.mapping import Resolution
 from blobsync.local.index import Index
 from blobsync.local.names import OWN_BLOBS
-from blobsync.plan.clashes import both_hint
+from blobsync.plan.name_clashes import both_hint
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.wildcards import ABOUT_PATTERNS, PathPattern, is_pattern, is_there
 from blobsync.project.browse import nothing_at

@@ -11,7 +11,7 @@ import pytest
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, NothingMatchedError, UsageError
 from blobsync.base.events import SilentListener
 from blobsync.config.mapping import resolve
-from blobsync.plan.clashes import refuse_blob_above
+from blobsync.plan.name_clashes import refuse_blob_above
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Shape
 from blobsync.project.removal import Deletion, find_blob, remove

@@ -12,8 +12,8 @@ from blobsync.base.errors import DiskTooSmallError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.plan_reasons import Reason
 from blobsync.local.disks import Disk, LocalDisks, disk_of
-from blobsync.plan.clashes import Names
 from blobsync.plan.disk_space import WrittenHere, lacking_room
+from blobsync.plan.name_clashes import Names
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction
 from tests.fakes.project_context import World, account, cluster

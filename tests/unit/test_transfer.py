@@ -23,7 +23,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.events import Listener
 from blobsync.base.plan_reasons import Reason
-from blobsync.plan.clashes import both_hint
+from blobsync.plan.name_clashes import both_hint
 from blobsync.plan.saved_plan import load, save
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action
