@@ -367,7 +367,7 @@ ROWS: tuple[ReadBack, ...] = (
             "config.scaffold:_add_ignore_lines",
             "config.scaffold:leaves_out_accounts",
             "config.scaffold:follow_emulator",
-            "config.given_source:read_list",
+            "config.source_option:read_list",
             "config.yaml_document:read_document",
             "backends.aml.ssh_service:_is_public_key",
             "local.files:hash_file",

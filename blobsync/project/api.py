@@ -185,7 +185,7 @@ class Project:
         the source takes the place of the cluster, so that ``list`` shows it. Raises ``UsageError`` and
         ``MappingError``.
         """
-        from blobsync.config.given_source import GivenSource, cluster_of
+        from blobsync.config.source_option import GivenSource, cluster_of
 
         self._demand_open()
         place = project_relative(path_text(path), cwd=self.cwd, root=self.root)
