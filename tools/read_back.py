@@ -186,7 +186,7 @@ ROWS: tuple[ReadBack, ...] = (
             "azcopy.file_results:_look",
             "direct.copy:CopyJob._copy_whole",
             "direct.copy:CopyJob.open",
-            "direct.reads:read_range",
+            "direct.range_reads:read_range",
             "direct.relay:RelayJob.open",
             "project.browse:blob_beginning",
             "project.content:_pieces",

@@ -20,7 +20,7 @@ from blobsync.base.errors import BlobsyncError, ChecksumError, FailureCode, Stor
 from blobsync.base.events import UnderWay
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import RunState, Stopped
-from blobsync.direct.reads import Content
+from blobsync.direct.range_reads import Content
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import is_temporary, relative_name, unfinished_name
 from blobsync.local.os_errors import ChangedWhileReadError, local_error

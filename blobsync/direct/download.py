@@ -6,7 +6,14 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.file_attributes import attributes_in
 from blobsync.direct.pool import FileJob, RunState, Written
-from blobsync.direct.reads import ANOTHER_VERSION, Content, changed_while_read, read_range, version_of, wrong_length
+from blobsync.direct.range_reads import (
+    ANOTHER_VERSION,
+    Content,
+    changed_while_read,
+    read_range,
+    version_of,
+    wrong_length,
+)
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import relative_name
 from blobsync.local.part_files import PartFile

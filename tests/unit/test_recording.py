@@ -17,7 +17,7 @@ import pytest
 from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.large_download import Recording, start_record
-from blobsync.direct.reads import CHUNK
+from blobsync.direct.range_reads import CHUNK
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import relative_name
 from blobsync.local.part_files import FolderDescriptor, KeptName, PartFile
