@@ -40,7 +40,7 @@ from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.process import ProcessRunner
 from blobsync.base.redaction import SasToken
-from blobsync.direct.pool import RunState
+from blobsync.direct.thread_pool import RunState
 from blobsync.local.files import LocalFolder
 from blobsync.local.os_errors import local_error
 from blobsync.plan.engine_model import CHATTY_FILES

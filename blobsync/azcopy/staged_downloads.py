@@ -19,8 +19,8 @@ from blobsync.azcopy.failure_reasons import AzcopyTransferError
 from blobsync.base.errors import BlobsyncError, ChecksumError, FailureCode, StorageError
 from blobsync.base.events import UnderWay
 from blobsync.base.file_states import RemoteState
-from blobsync.direct.pool import RunState, Stopped
 from blobsync.direct.range_reads import Content
+from blobsync.direct.thread_pool import RunState, Stopped
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import is_temporary, relative_name, unfinished_name
 from blobsync.local.os_errors import ChangedWhileReadError, local_error

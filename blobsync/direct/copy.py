@@ -9,8 +9,8 @@ from urllib.parse import quote
 from blobsync.base.errors import PreconditionFailedError, StorageError
 from blobsync.base.file_states import DELETED, RemoteState
 from blobsync.base.redaction import SasToken
-from blobsync.direct.pool import MIB, FileJob, RunState
 from blobsync.direct.range_reads import changed_while_read, demand_version, naming_the_source, version_of
+from blobsync.direct.thread_pool import MIB, FileJob, RunState
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob

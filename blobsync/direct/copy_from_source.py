@@ -21,8 +21,8 @@ from contextlib import suppress
 from blobsync.base.errors import ChecksumError, CopySourceRefusedError, PreconditionFailedError, StorageError
 from blobsync.base.file_states import RemoteState
 from blobsync.base.redaction import SignedUrl
-from blobsync.direct.pool import MIB, FileJob, RunState
 from blobsync.direct.range_reads import demand_same, demand_version, naming_the_source, read_range, version_of
+from blobsync.direct.thread_pool import MIB, FileJob, RunState
 from blobsync.direct.upload import BLOCKS_DROPPED, BlockIds, BlockSizes, precondition_of
 from blobsync.local.fetch_records import Fetch, FetchRecord, FetchRecords
 from blobsync.plan.transfer_plan import FileAction

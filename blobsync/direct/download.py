@@ -5,7 +5,6 @@ from __future__ import annotations
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.file_attributes import attributes_in
-from blobsync.direct.pool import FileJob, RunState, Written
 from blobsync.direct.range_reads import (
     ANOTHER_VERSION,
     Content,
@@ -14,6 +13,7 @@ from blobsync.direct.range_reads import (
     version_of,
     wrong_length,
 )
+from blobsync.direct.thread_pool import FileJob, RunState, Written
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import relative_name
 from blobsync.local.part_files import PartFile

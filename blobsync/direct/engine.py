@@ -15,7 +15,7 @@ from blobsync.base.errors import CredentialError, LocalFileError, StorageError
 from blobsync.base.events import Listener, notes_to
 from blobsync.base.locations import LocalLocation, is_source
 from blobsync.base.redaction import SasToken
-from blobsync.direct.pool import MIB, FileJob, RunState, Stopping, ThreadWork, WorkerPool, WorkerThreads
+from blobsync.direct.thread_pool import MIB, FileJob, RunState, Stopping, ThreadWork, WorkerPool, WorkerThreads
 from blobsync.direct.upload import UploadJob
 from blobsync.local.files import LocalFolder, SourceFolder
 from blobsync.local.resume_records import BlockJournal, RangeRecords, WriteIntents
@@ -191,8 +191,8 @@ def _work_off(run: RunState, way: _Way, fewest_small: int, processes: int) -> No
     shifts: list[tuple[ThreadWork, int]] = []
     large: Iterable[FileAction] = run.task.actions
     if opener is not None:
-        from blobsync.direct.pool import AdaptiveConcurrency
         from blobsync.direct.small_files import HANDS, SmallFiles
+        from blobsync.direct.thread_pool import AdaptiveConcurrency
 
         width = AdaptiveConcurrency(_share(_SMALL_START, processes), _share(_SMALL_MOST, processes))
         shifts.append((SmallFiles(run, map(way.job, small), opener, width), HANDS))

@@ -23,8 +23,8 @@ from blobsync.base.errors import ChecksumError, LocalFileError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.download_blocks import KnownBlock, known_blocks
 from blobsync.direct.file_attributes import attributes_in
-from blobsync.direct.pool import FileJob, RunState, Stopped
 from blobsync.direct.range_reads import CHUNK, Content, looked_up, read_range, version_of
+from blobsync.direct.thread_pool import FileJob, RunState, Stopped
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName, relative_name
 from blobsync.local.os_errors import ChangedWhileReadError

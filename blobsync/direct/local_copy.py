@@ -6,8 +6,8 @@ import hashlib
 
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
-from blobsync.direct.pool import FileJob, RunState
 from blobsync.direct.range_reads import CHUNK
+from blobsync.direct.thread_pool import FileJob, RunState
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import relative_name
 from blobsync.local.part_files import PartFile

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 
 from blobsync.base.events import Listener
 from blobsync.base.file_states import RemoteState
-from blobsync.direct.pool import MIB, FileJob, RunState, Stopped, WorkerPool
 from blobsync.direct.range_reads import Content, looked_up, read_range, version_of
+from blobsync.direct.thread_pool import MIB, FileJob, RunState, Stopped, WorkerPool
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.local.resume_records import WriteIntents
 from blobsync.plan.transfer_plan import FileAction

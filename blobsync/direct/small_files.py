@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.events import BytesMoved
-from blobsync.direct.pool import AdaptiveConcurrency, Ended, FileJob, RunState, Stopped
+from blobsync.direct.thread_pool import AdaptiveConcurrency, Ended, FileJob, RunState, Stopped
 from blobsync.store.protocol import BlobInfo, Order, Orders, PutOrder
 
 # Seconds until an interrupted run is noticed.
@@ -77,7 +77,7 @@ class SmallFiles:
         self._throttled = 0
 
     def run(self) -> None:
-        """See :class:`blobsync.direct.pool.ThreadWork`."""
+        """See :class:`blobsync.direct.thread_pool.ThreadWork`."""
         if not self._is_needed():
             return
         try:
@@ -89,7 +89,7 @@ class SmallFiles:
                 self._changed.notify_all()
 
     def wake(self) -> None:
-        """See :class:`blobsync.direct.pool.ThreadWork`."""
+        """See :class:`blobsync.direct.thread_pool.ThreadWork`."""
         with self._changed:
             self._changed.notify_all()
 
@@ -122,7 +122,7 @@ class SmallFiles:
             orders.close()
 
     def abandon(self) -> None:
-        """See :class:`blobsync.direct.pool.ThreadWork`."""
+        """See :class:`blobsync.direct.thread_pool.ThreadWork`."""
         self._run.abandon()
 
     def _begin_some(self, orders: Orders) -> bool:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from blobsync.base.errors import BlobsyncError, ChecksumError, StorageError, StorageUnreachableError, ThrottledError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.file_attributes import metadata_of
-from blobsync.direct.pool import MIB, FileJob, RunState
+from blobsync.direct.thread_pool import MIB, FileJob, RunState
 from blobsync.local.files import SourceFile, SourceFolder
 from blobsync.plan.blocks import NOTHING, BlockMemory, Reusable, block_size, differs, reusable
 from blobsync.plan.transfer_plan import FileAction

@@ -22,7 +22,7 @@ from blobsync.base.file_states import LocalState
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.engine import DirectEngine
-from blobsync.direct.pool import was_tried
+from blobsync.direct.thread_pool import was_tried
 from blobsync.jobspec.spec import FolderLink
 from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.marks import at_and_above

@@ -12,7 +12,7 @@ from azure.storage.blob import BlobClient
 
 from blobsync.config.model import BucketAccess, StorageAccount
 from blobsync.direct.copy_from_source import CopyFromSourceJob
-from blobsync.direct.pool import MIB, WorkerPool
+from blobsync.direct.thread_pool import MIB, WorkerPool
 from blobsync.direct.upload import BlockSizes
 from blobsync.store.connect import connect
 from blobsync.store.open_locations import OpenBlob

@@ -9,8 +9,8 @@ from pathlib import Path
 from blobsync.base.events import Listener, SilentListener
 from blobsync.config.model import BucketAccess, Cluster, FolderEntry, StorageAccount
 from blobsync.direct.engine import DirectEngine
-from blobsync.direct.pool import Stopping
 from blobsync.direct.relay import RelayEngine
+from blobsync.direct.thread_pool import Stopping
 from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index
 from blobsync.local.resume_records import BlockJournal, RangeRecords

@@ -14,7 +14,7 @@ from blobsync.base.events import BytesMoved, BytesReused, Event, FilesDone, List
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plan_reasons import Reason
-from blobsync.direct.pool import RunState, Stopping
+from blobsync.direct.thread_pool import RunState, Stopping
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, Route
 from blobsync.store.open_locations import OpenBlob, OpenLocation

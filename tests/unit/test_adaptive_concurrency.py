@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blobsync.direct.pool import AdaptiveConcurrency
+from blobsync.direct.thread_pool import AdaptiveConcurrency
 
 
 class Service:

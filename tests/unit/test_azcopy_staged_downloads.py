@@ -17,7 +17,7 @@ from blobsync.azcopy.staged_downloads import Arrivals
 from blobsync.base.errors import LocalFileError, StorageError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
-from blobsync.direct.pool import Stopped
+from blobsync.direct.thread_pool import Stopped
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import RelativeName
 from blobsync.local.part_files import PartFile

@@ -19,8 +19,8 @@ from blobsync.base.file_states import RemoteState
 from blobsync.base.redaction import HIDDEN, SignedUrl, _held, redact
 from blobsync.direct.copy_from_source import CopyFromSourceJob
 from blobsync.direct.engine import DirectEngine
-from blobsync.direct.pool import MIB, Written
 from blobsync.direct.relay import RelayEngine
+from blobsync.direct.thread_pool import MIB, Written
 from blobsync.direct.upload import BlockSizes
 from blobsync.local.fetch_records import FetchRecords
 from blobsync.local.os_errors import ChangedWhileReadError

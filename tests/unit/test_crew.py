@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from blobsync.base.stopping import StopRequest
-from blobsync.direct.pool import STOP_PATIENCE, WorkerThreads
+from blobsync.direct.thread_pool import STOP_PATIENCE, WorkerThreads
 from tests.fakes.tasks import ctrl_c_after
 
 

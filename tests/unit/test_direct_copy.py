@@ -13,7 +13,7 @@ from blobsync.base.errors import PreconditionFailedError
 from blobsync.base.file_states import RemoteState
 from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.direct.copy import CopyJob
-from blobsync.direct.pool import MIB, WorkerPool
+from blobsync.direct.thread_pool import MIB, WorkerPool
 from blobsync.direct.upload import BlockSizes
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobProperties

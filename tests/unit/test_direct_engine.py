@@ -16,7 +16,7 @@ from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.direct.engine import FAR, FAR_FEW, NEAR, DirectEngine
-from blobsync.direct.pool import MIB
+from blobsync.direct.thread_pool import MIB
 from blobsync.local.files import hash_file
 from blobsync.local.resume_records import BlockJournal
 from blobsync.plan.blocks import ONE_REQUEST

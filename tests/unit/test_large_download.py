@@ -17,8 +17,8 @@ from blobsync.base.errors import BlobsyncError, ChecksumError, LocalFileError, P
 from blobsync.base.events import Listener
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.direct.large_download import LargeDownloadJob, OrderedHash, Piece
-from blobsync.direct.pool import RunState, Stopped, Written
 from blobsync.direct.range_reads import CHUNK, Content
+from blobsync.direct.thread_pool import RunState, Stopped, Written
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName
 from blobsync.local.os_errors import ChangedWhileReadError

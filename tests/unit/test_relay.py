@@ -15,8 +15,8 @@ import pytest
 
 from blobsync.base.errors import ChecksumError, PreconditionFailedError, StorageError
 from blobsync.base.file_states import RemoteState
-from blobsync.direct.pool import MIB, Stopped, Written
 from blobsync.direct.relay import RelayEngine, RelayJob
+from blobsync.direct.thread_pool import MIB, Stopped, Written
 from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob

@@ -21,7 +21,7 @@ from blobsync.base.events import Listener
 from blobsync.base.formatting import size_text
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.large_download import LargeDownloadJob
-from blobsync.direct.pool import RunState, Stopping, WorkerPool
+from blobsync.direct.thread_pool import RunState, Stopping, WorkerPool
 from blobsync.local.files import LocalFolder
 from blobsync.local.resume_records import RangeRecords
 from blobsync.local.state_dir import StateDir

@@ -22,8 +22,8 @@ from blobsync.base.errors import (
 from blobsync.base.events import Listener
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.download import DownloadJob
-from blobsync.direct.pool import RunState, Stopped, Written
 from blobsync.direct.range_reads import CHUNK, demand_version, naming_the_source, read_range, version_of
+from blobsync.direct.thread_pool import RunState, Stopped, Written
 from blobsync.local.files import LocalFolder
 from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction

@@ -15,8 +15,8 @@ from blobsync.base.errors import ChecksumError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.download import DownloadJob
 from blobsync.direct.large_download import LargeDownloadJob
-from blobsync.direct.pool import MIB, FileJob
 from blobsync.direct.relay import RelayJob
+from blobsync.direct.thread_pool import MIB, FileJob
 from blobsync.local.files import LocalFolder
 from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction

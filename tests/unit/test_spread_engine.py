@@ -16,7 +16,7 @@ from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.stopping import StopRequest
 from blobsync.direct.engine import DirectEngine
-from blobsync.direct.pool import was_tried
+from blobsync.direct.thread_pool import was_tried
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.spread.record import FileRecord, Refused, ShardDone, read_body, record_body

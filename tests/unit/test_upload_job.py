@@ -15,14 +15,9 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import (
-    ChecksumError,
-    LocalFileError,
-    PreconditionFailedError,
-    StorageError,
-)
+from blobsync.base.errors import ChecksumError, LocalFileError, PreconditionFailedError, StorageError
 from blobsync.base.file_states import LocalState, RemoteState
-from blobsync.direct.pool import ATTEMPTS, MIB, RunState, Stopped
+from blobsync.direct.thread_pool import ATTEMPTS, MIB, RunState, Stopped
 from blobsync.direct.upload import BLOCKS_DROPPED, BlockIds, BlockSizes, UploadJob, precondition_of
 from blobsync.local.files import SourceFolder
 from blobsync.local.os_errors import ChangedWhileReadError
