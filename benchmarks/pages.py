@@ -27,7 +27,7 @@ from benchmarks.tools import Blobsync
 from blobsync.jobs.history import History
 from blobsync.jobspec.spec import JobRef, JobSpec
 from blobsync.local.state_dir import open_state_dir
-from blobsync.project.logbook import TransferEntry, TransferLog
+from blobsync.project.transfer_history import TransferEntry, TransferLog
 from blobsync.web.source import Source
 from tests.fakes.web_pages import WebPages
 from tests.servers.listing_server import listing_server, name_of

@@ -41,7 +41,7 @@ _STAGES = (
     ("the engine and its jobs", ("direct/", "pathlib.py")),
     ("the walk", ("local/tree.py",)),
     ("the index", ("local/index.py", "local/index.py")),
-    ("ledger, receipt, log", ("transfer/", "base/redaction.py", "json/", "project/logbook.py")),
+    ("ledger, receipt, log", ("transfer/", "base/redaction.py", "json/", "project/transfer_history.py")),
     ("planning", ("plan/", "spread/", "local/", "base/")),
 )
 _REST = "start-up: the interpreter, imports, configuration, command line"

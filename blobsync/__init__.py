@@ -223,7 +223,7 @@ if TYPE_CHECKING:
     from blobsync.project.jobs import Jobs as Jobs
     from blobsync.project.keep import Keeping as Keeping, KeepResult as KeepResult, KeptRound as KeptRound
     from blobsync.project.keeper_records import KeeperState as KeeperState
-    from blobsync.project.logbook import RunningTransfer as RunningTransfer, TransferEntry as TransferEntry
+    from blobsync.project.transfer_history import RunningTransfer as RunningTransfer, TransferEntry as TransferEntry
     from blobsync.project.locks import (
         LockChange as LockChange,
         LockComparison as LockComparison,
@@ -321,7 +321,7 @@ _HOMES = {
     "blobsync.tunnels.job_tunnel": ("JobTunnel",),
     "blobsync.tunnels.named": ("NamedTunnel", "TunnelState", "Tunnels"),
     "blobsync.project.locks": ("LockChange", "LockComparison", "LockReport"),
-    "blobsync.project.logbook": ("RunningTransfer", "TransferEntry"),
+    "blobsync.project.transfer_history": ("RunningTransfer", "TransferEntry"),
     "blobsync.keep.listing": ("Checkpoint",),
     "blobsync.plan.progress": ("Progress", "WorkerProgress"),
     "blobsync.plan.saved_plan": ("SavedPlan",),

@@ -146,7 +146,7 @@ def test_nothing_imports_the_sdk_before_it_is_needed() -> None:
 
 def _loaded_for_a_short_upload(then: str) -> set[str]:
     modules = (
-        *("cli.transfer", "project.api", "plan.planner", "project.logbook", "transfer.carry_out"),
+        *("cli.transfer", "project.api", "plan.planner", "project.transfer_history", "transfer.carry_out"),
         *("store.connect", "store.rest.curl", "direct.engine"),
     )
     program = f"import sys, {', '.join(f'blobsync.{name}' for name in modules)}\n{then}"

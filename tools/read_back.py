@@ -239,7 +239,7 @@ ROWS: tuple[ReadBack, ...] = (
             "local.resume_records:_ends",
             "store.account_features:AccountFeatures.from_text",
             "local.resume_records:left_intents",
-            "project.logbook:TransferLog._rows",
+            "project.transfer_history:TransferLog._rows",
         ),
     ),
     ReadBack(

@@ -132,7 +132,7 @@ def _words(parameters: Mapping[str, str]) -> str:
 
 def complete_history(ctx: typer.Context, incomplete: str) -> Offers:
     """The newest transfers, by their ids, each with its result and paths; then jobs."""
-    from blobsync.project.logbook import open_logbook
+    from blobsync.project.transfer_history import open_logbook
 
     try:
         recent = open_logbook(os.environ, lambda text: None).recent(limit=_JOBS)

@@ -19,11 +19,11 @@ from blobsync.cli.running_transfers import progress_data, so_far, utc_text
 from blobsync.cli.session import ITS_NAME, Commands, Session, argument, command, offers, option
 from blobsync.cli.tables import table
 from blobsync.jobs.timeline import lasted
-from blobsync.project.logbook import RUNNING, failure_text, failures_in
+from blobsync.project.transfer_history import RUNNING, failure_text, failures_in
 
 if TYPE_CHECKING:
     from blobsync.jobs.record import JobRecord
-    from blobsync.project.logbook import LogBook, RunningTransfer, TransferEntry
+    from blobsync.project.transfer_history import LogBook, RunningTransfer, TransferEntry
 
 
 SinceOption = Annotated[
@@ -69,7 +69,7 @@ def history(
     """
     if only_jobs and (only_transfers or path is not None):
         raise UsageError("--jobs excludes --transfers and --path")
-    from blobsync.project.logbook import open_logbook
+    from blobsync.project.transfer_history import open_logbook
 
     book = open_logbook(session.environ, session.note)
     if id is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from blobsync.base.formatting import count_text, duration_text
 
 if TYPE_CHECKING:
-    from blobsync.project.logbook import RunningTransfer
+    from blobsync.project.transfer_history import RunningTransfer
 
 # Seconds without an update after which a transfer is reported as silent.
 _SILENT = 15.0

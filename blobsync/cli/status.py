@@ -17,8 +17,8 @@ from blobsync.cli.session import Commands, OptionalPaths, Session, command, opti
 if TYPE_CHECKING:
     from blobsync.base.errors import FileFailure
     from blobsync.project.keeper_records import KeeperState
-    from blobsync.project.logbook import RunningTransfer
     from blobsync.project.status import EntryStatus, FileTally, ProjectStatus
+    from blobsync.project.transfer_history import RunningTransfer
 
 
 def register(app: Commands) -> None:

@@ -68,10 +68,10 @@ if TYPE_CHECKING:
     from blobsync.project.keep import Keeping, KeepResult, KeptRound, Uploads
     from blobsync.project.keeper_records import Keepers, KeeperState
     from blobsync.project.locks import LockComparison, LockHistory, LockReport
-    from blobsync.project.logbook import LogBook, RunningTransfer, TransferEntry
     from blobsync.project.progress_listeners import OnProgress
     from blobsync.project.spreading import Spreading
     from blobsync.project.transfer import Transfer
+    from blobsync.project.transfer_history import LogBook, RunningTransfer, TransferEntry
     from blobsync.project.trash import Restored
     from blobsync.project.verify import VerifyReport
     from blobsync.store.account_features import AccountFeatures
@@ -390,7 +390,13 @@ class Project:
             return self.carry_out(plan)
 
     def _carry_out(self, plan: TransferPlan) -> TransferResult:
-        from blobsync.project.logbook import entry_of, is_worth_logging, logged, transfer_begun, upload_receipts
+        from blobsync.project.transfer_history import (
+            entry_of,
+            is_worth_logging,
+            logged,
+            transfer_begun,
+            upload_receipts,
+        )
         from blobsync.transfer.ledger import remove_begun
 
         if not is_worth_logging(plan):
@@ -906,7 +912,7 @@ class Project:
     ) -> removal.Removal:
         """Delete these blobs, and write a receipt that names them."""
         from blobsync.project import removal
-        from blobsync.project.logbook import logged
+        from blobsync.project.transfer_history import logged
         from blobsync.transfer.ledger import remove_begun
 
         folder = self.state.folder("receipts")
@@ -1100,7 +1106,7 @@ class Project:
     def planning(self, direction: Direction, paths: Paths) -> Iterator[None]:
         """A context in which other processes see that this transfer is being planned; for a plan that is then carried
         out."""
-        from blobsync.project.logbook import TransferEntry, transfer_kind
+        from blobsync.project.transfer_history import TransferEntry, transfer_kind
 
         kind = transfer_kind(direction, copies=self.from_cluster is not None)
         given = tuple(map(self._from_root, one_or_many(paths, or_none=True)))
@@ -1135,7 +1141,7 @@ class Project:
 
     @property
     def _logbook(self) -> LogBook:
-        from blobsync.project.logbook import LogBook
+        from blobsync.project.transfer_history import LogBook
 
         return LogBook(self.root, self.cwd, self.state, self._note)
 
@@ -1170,7 +1176,7 @@ class Project:
     @contextmanager
     def _recorded(self, entry: TransferEntry, *, planning: bool = False) -> Iterator[None]:
         """Let other processes see the progress of this transfer while the block runs, and stop it."""
-        from blobsync.project.logbook import recorded_while_running
+        from blobsync.project.transfer_history import recorded_while_running
 
         before, stop = self.listener, self._stop
         # Stopping a transfer must not end a program that waits for it.

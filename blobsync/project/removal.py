@@ -21,7 +21,7 @@ from blobsync.plan.name_clashes import both_hint
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.wildcards import ABOUT_PATTERNS, PathPattern, is_pattern, is_there
 from blobsync.project.browse import nothing_at
-from blobsync.project.logbook import TransferEntry
+from blobsync.project.transfer_history import TransferEntry
 from blobsync.store.open_locations import Connections, OpenBlob
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer import ledger

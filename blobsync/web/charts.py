@@ -16,7 +16,7 @@ from blobsync.jobs.record import JobRecord
 from blobsync.jobs.task_table import TaskRow
 from blobsync.jobs.timeline import lasting_text, moments_of, spans_of
 from blobsync.plan.progress import RatePoint
-from blobsync.project.logbook import TransferEntry
+from blobsync.project.transfer_history import TransferEntry
 from blobsync.web.render import fragment
 
 WIDTH, HEIGHT = 1000, 160

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from blobsync.base.formatting import duration_text
 from blobsync.plan.progress import Progress, RatePoint
-from blobsync.project.logbook import RUNNING, LogBook, RunningTransfer, TransferEntry
+from blobsync.project.transfer_history import RUNNING, LogBook, RunningTransfer, TransferEntry
 
 # Seconds without an update until the page says so.
 _SILENT = 15.0

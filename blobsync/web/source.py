@@ -14,7 +14,7 @@ from blobsync.config.loader import cluster_names
 from blobsync.local.state_dir import open_state_dir
 from blobsync.project.api import Project
 from blobsync.project.keeper_records import Keepers, KeeperState
-from blobsync.project.logbook import LogBook
+from blobsync.project.transfer_history import LogBook
 
 
 @dataclass(frozen=True, slots=True)

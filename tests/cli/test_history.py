@@ -13,7 +13,7 @@ from blobsync.base.process_identity import ProcessMark
 from blobsync.jobs.history import History
 from blobsync.jobspec.spec import JobRef, RunInfo, State
 from blobsync.local.running_records import RunningRecords
-from blobsync.project.logbook import TransferEntry, TransferLog
+from blobsync.project.transfer_history import TransferEntry, TransferLog
 from tests.fakes.jobs import make_spec
 
 if TYPE_CHECKING:

@@ -71,7 +71,7 @@ def test_light_commands_import_nothing_heavy(
     [
         (("--help",), ("blobsync.plan.transfer_plan", "blobsync.project", "blobsync.jobs")),
         (("u", "--help"), ("blobsync.plan.transfer_plan", "blobsync.cli.reports", "json")),
-        (("ls",), ("blobsync.plan.planner", "blobsync.project.logbook", "blobsync.transfer")),
+        (("ls",), ("blobsync.plan.planner", "blobsync.project.transfer_history", "blobsync.transfer")),
         (
             ("q",),
             (

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.jobs.history import History
-from blobsync.project.logbook import TransferLog
+from blobsync.project.transfer_history import TransferLog
 from tests.e2e.test_checkpoints import with_checkpoints
 from tests.e2e.world import Container, Project, blobsync_command, hashes, read_tree, write_tree
 

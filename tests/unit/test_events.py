@@ -39,8 +39,8 @@ from blobsync.cli.progress import BarListener, LineListener
 from blobsync.cli.timings import PhaseTimes
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.progress import Progress, ProgressCounter
-from blobsync.project.logbook import TransferEntry, recorded_while_running
 from blobsync.project.progress_listeners import CallbackListener
+from blobsync.project.transfer_history import TransferEntry, recorded_while_running
 from blobsync.spread.worker_process import Outgoing
 from blobsync.transfer.carry_out import ByteTally
 from tests.fakes.tasks import RecordingListener

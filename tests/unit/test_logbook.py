@@ -33,7 +33,7 @@ from blobsync.base.process_identity import ProcessMark
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.running_records import Reporter, RunningRecords
 from blobsync.local.state_dir import StateDir
-from blobsync.project.logbook import (
+from blobsync.project.transfer_history import (
     RunningTransfer,
     RunningTransfers,
     TransferEntry,

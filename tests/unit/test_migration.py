@@ -29,7 +29,7 @@ from blobsync.jobs.history import History
 from blobsync.local.fetch_records import Fetch, FetchRecords
 from blobsync.local.resume_records import BlockJournal, RangeRecords, RecordedRange, Unfinished, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
-from blobsync.project.logbook import TransferEntry, TransferLog
+from blobsync.project.transfer_history import TransferEntry, TransferLog
 
 SAMPLE = Path(__file__).parent.parent / "data/earlier_state"
 EARLIER = {"blocks.sqlite", "begun", "running", "downloads", "fetches"}
@@ -258,7 +258,7 @@ def test_damage_of_what_may_be_lost_loses_that_alone(folder: Path, name: str) ->
 
 def test_two_processes_at_once_take_it_over_once(folder: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from blobsync.project.logbook import TransferLog; input();"
+        "import sys; from pathlib import Path; from blobsync.project.transfer_history import TransferLog; input();"
         "print(len(TransferLog(Path(sys.argv[1])).recent()))"
     )
     words = [sys.executable, "-c", program, str(folder / "jobs.sqlite")]

@@ -30,8 +30,8 @@ from blobsync.plan.progress import Progress
 from blobsync.plan.transfer_options import Keep, TransferKeywords, TransferOptions, chosen_options
 from blobsync.plan.transfer_plan import Action, TransferPlan
 from blobsync.project.api import Project
-from blobsync.project.logbook import RunningTransfer
 from blobsync.project.progress_listeners import CallbackListener
+from blobsync.project.transfer_history import RunningTransfer
 from tests.fakes.project_context import cluster
 from tests.fakes.store import MemoryStore, Request
 

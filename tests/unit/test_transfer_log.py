@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError, UsageError
-from blobsync.project.logbook import TransferEntry, TransferLog
+from blobsync.project.transfer_history import TransferEntry, TransferLog
 
 
 def entry(number: int = 1, **known: object) -> TransferEntry:

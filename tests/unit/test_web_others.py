@@ -27,7 +27,7 @@ from blobsync.plan.progress import Progress, WorkerProgress
 from blobsync.plan.transfer_options import NO_LIMIT
 from blobsync.plan.transfer_plan import Direction
 from blobsync.project.keeper_records import keeper_state
-from blobsync.project.logbook import TransferEntry, TransferLog
+from blobsync.project.transfer_history import TransferEntry, TransferLog
 from blobsync.web.source import Source
 from tests.fakes.jobs import make_spec
 from tests.fakes.web_pages import WebPages, words_of

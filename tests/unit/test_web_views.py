@@ -15,8 +15,8 @@ from blobsync.keep.listing import Checkpoint
 from blobsync.project.browse import Beginning
 from blobsync.project.folders import FolderName, FolderStatus
 from blobsync.project.job_writes import WritingJob
-from blobsync.project.logbook import TransferEntry
 from blobsync.project.status import EntryStatus, FileTally
+from blobsync.project.transfer_history import TransferEntry
 from blobsync.web.charts import HEIGHT, bytes_chart, rate_curve
 from blobsync.web.pages.browse import folder_view
 from blobsync.web.pages.project import badges_of

@@ -27,7 +27,7 @@ from blobsync.keep.listing import COMPLETE, HALF, NONE, Checkpoint
 from blobsync.plan.progress import Progress
 from blobsync.plan.request_counts import Operations
 from blobsync.plan.transfer_plan import VERBS, Action, Route, Shape, SpreadPlan
-from blobsync.project.logbook import TransferEntry
+from blobsync.project.transfer_history import TransferEntry
 from blobsync.project.verify import CLASSES, COMPARED_BY
 
 BYTES = described(COUNT, "bytes")

@@ -12,8 +12,8 @@ from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact
-from blobsync.project.logbook import TransferEntry
 from blobsync.project.status import EntryStatus, ProjectStatus
+from blobsync.project.transfer_history import TransferEntry
 from blobsync.web.app_state import app_state_of
 from blobsync.web.events import live_parts
 from blobsync.web.render import fragment, page, through_of

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
-from blobsync.project.logbook import RUNNING, LogBook, TransferEntry, failure_text, failures_in
+from blobsync.project.transfer_history import RUNNING, LogBook, TransferEntry, failure_text, failures_in
 from blobsync.web.app_state import AppState, app_state_of
 from blobsync.web.charts import CHART_SECONDS, HEIGHT, WIDTH, bytes_chart, rate_curve
 from blobsync.web.events import live_parts
