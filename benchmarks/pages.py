@@ -28,7 +28,7 @@ from blobsync.jobs.history import History
 from blobsync.jobspec.spec import JobRef, JobSpec
 from blobsync.local.state_dir import open_state_dir
 from blobsync.project.transfer_history import TransferEntry, TransferLog
-from blobsync.web.source import Source
+from blobsync.web.open_project import Source
 from tests.fakes.web_pages import WebPages
 from tests.servers.listing_server import listing_server, name_of
 

@@ -42,8 +42,8 @@ def web(
     with session.project() as project:
         folder, root, cwd, name = project.state.folder("web"), project.root, project.cwd, project.cluster.name
     try:
+        from blobsync.web.open_project import Source
         from blobsync.web.server import Listening, serve_pages, show_in_browser
-        from blobsync.web.source import Source
     except ModuleNotFoundError as error:
         raise UsageError(f"web needs {error.name}", hint="pip install 'blobsync[web]'") from error
     source = Source(root, cwd, session.cluster, name, session.overrides(), session.environ)

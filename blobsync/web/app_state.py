@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from blobsync.web.login import Logins, Visit
-from blobsync.web.source import Source
+from blobsync.web.open_project import Source
 from blobsync.web.status_cache import StatusCaches
 from blobsync.web.transfer_tasks import TransferTasks
 

@@ -24,7 +24,7 @@ from blobsync.plan.progress import step_verb, waiting_text
 from blobsync.web.app_state import app_state_of
 from blobsync.web.gate import TOKEN_FIELD
 from blobsync.web.login import Visit
-from blobsync.web.source import Source
+from blobsync.web.open_project import Source
 
 
 class NavigationPlace(NamedTuple):

@@ -16,7 +16,7 @@ from blobsync.base.errors import UsageError
 from blobsync.web.app_state import AppState
 from blobsync.web.application import web_application
 from blobsync.web.login import LoginFile, Logins
-from blobsync.web.source import Source
+from blobsync.web.open_project import Source
 from blobsync.web.status_cache import StatusCaches
 from blobsync.web.transfer_tasks import TransferTasks
 

@@ -16,7 +16,7 @@ from blobsync.base.redaction import redact
 from blobsync.plan.progress import Progress
 from blobsync.project.folders import FolderStatus
 from blobsync.project.status import ProjectStatus
-from blobsync.web.source import Source
+from blobsync.web.open_project import Source
 
 # Seconds until a page refreshes the status.
 _STALE = 3.0

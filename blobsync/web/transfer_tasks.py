@@ -20,7 +20,7 @@ from blobsync.plan.progress import Progress, RatePoint, add_point, read_progress
 from blobsync.plan.transfer_options import TransferOptions, from_root
 from blobsync.plan.transfer_plan import Direction, TransferPlan
 from blobsync.project.transfer_history import transfer_kind
-from blobsync.web.source import Source
+from blobsync.web.open_project import Source
 from blobsync.web.transfer_process import plan_lines
 
 # Plans and ended transfers that stay; a plan of a million files is large.

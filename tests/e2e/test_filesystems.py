@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.web.source import Source
+from blobsync.web.open_project import Source
 from tests.e2e.tally import Tally
 from tests.e2e.world import (
     Container,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.web.source import Source
+from blobsync.web.open_project import Source
 from tests.e2e.terminal import on_terminal
 from tests.e2e.world import Container, Project, wait_until
 from tests.fakes.web_pages import WebPages

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from blobsync.web.source import Source
+from blobsync.web.open_project import Source
 from tests.conftest import Azurite
 from tests.e2e.world import Container, Project, hashes, kill_tree, wait_until, write_tree
 from tests.fakes.web_pages import WebAnswer, WebPages, words_of

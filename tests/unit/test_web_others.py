@@ -28,7 +28,7 @@ from blobsync.plan.transfer_options import NO_LIMIT
 from blobsync.plan.transfer_plan import Direction
 from blobsync.project.keeper_records import keeper_state
 from blobsync.project.transfer_history import TransferEntry, TransferLog
-from blobsync.web.source import Source
+from blobsync.web.open_project import Source
 from tests.fakes.jobs import make_spec
 from tests.fakes.web_pages import WebPages, words_of
 

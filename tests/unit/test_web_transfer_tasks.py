@@ -33,7 +33,7 @@ from blobsync.plan.transfer_plan import (
     Route,
     TransferPlan,
 )
-from blobsync.web.source import Source
+from blobsync.web.open_project import Source
 from blobsync.web.transfer_process import plan_lines, read_plan
 from blobsync.web.transfer_tasks import TransferRequest, TransferTask, TransferTasks
 from tests.fakes.runner import ScriptedRunner

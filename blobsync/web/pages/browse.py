@@ -18,9 +18,9 @@ from blobsync.base.errors import LocalFileError, NothingMatchedError, UsageError
 from blobsync.project.folders import FolderName, FolderStatus
 from blobsync.web.app_state import app_state_of, form_of
 from blobsync.web.events import live_parts
+from blobsync.web.open_project import Source, source_of
 from blobsync.web.previews import PICTURE_BYTES, TEXT_BYTES, picture_type, preview_of
 from blobsync.web.render import age_text, fragment, page, through_of
-from blobsync.web.source import Source, source_of
 from blobsync.web.status_cache import CachedStatus
 
 _UPLOAD = ("local_only", "changed_here")

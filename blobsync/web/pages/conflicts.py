@@ -9,10 +9,10 @@ from starlette.routing import Route
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact
 from blobsync.project.api import Project
+from blobsync.web.open_project import source_of
 from blobsync.web.pages.browse import path_of, trail
 from blobsync.web.previews import TEXT_BYTES, Preview, changed_lines, preview_of
 from blobsync.web.render import page
-from blobsync.web.source import source_of
 
 
 def _show(request: Request) -> Response:

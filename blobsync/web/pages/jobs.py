@@ -18,9 +18,9 @@ from blobsync.jobspec.spec import State
 from blobsync.project.open_jobs import open_jobs
 from blobsync.web.app_state import app_state_of
 from blobsync.web.events import live_parts
+from blobsync.web.open_project import Source
 from blobsync.web.pages import job_outputs, one_job
 from blobsync.web.render import fragment, page
-from blobsync.web.source import Source
 
 # Jobs on a page, and seconds between two queries of the clusters.
 PAGE_JOBS = 50

@@ -36,9 +36,9 @@ from blobsync.jobs.form.templates import load_template, save_template, template_
 from blobsync.jobs.record import JobFilter
 from blobsync.project.open_jobs import open_jobs
 from blobsync.web.app_state import app_state_of, form_of
+from blobsync.web.open_project import Source
 from blobsync.web.pages.one_job import after_submission
 from blobsync.web.render import fragment, page
-from blobsync.web.source import Source
 
 # Old jobs in the list, and characters of a request that are shown.
 _RECENT = 50

@@ -17,8 +17,8 @@ from blobsync.web.app_state import AppState, app_state_of
 from blobsync.web.charts import CHART_SECONDS, HEIGHT, WIDTH, bytes_chart, rate_curve
 from blobsync.web.events import live_parts
 from blobsync.web.external_transfers import OtherTransfer, other_transfers
+from blobsync.web.open_project import look_through
 from blobsync.web.render import fragment, page
-from blobsync.web.source import look_through
 from blobsync.web.transfer_tasks import TransferTask
 
 _PAGE = 50
