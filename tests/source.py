@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Module:
-    """One module of the package; ``name`` is ``blobsync.azcopy.driver``."""
+    """One module of the package; ``name`` is ``blobsync.azcopy.engine``."""
 
     name: str
     path: Path

@@ -123,7 +123,7 @@ def engine_set(
         return RelayEngine(intents)
 
     def azcopy() -> Engine:
-        from blobsync.azcopy.driver import AzcopyEngine
+        from blobsync.azcopy.engine import AzcopyEngine
 
         return AzcopyEngine(state_dir=state.folder(_AZCOPYS), mint=mint, environ=environ)
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from azure.storage.blob import ContainerClient, ContainerSasPermissions, ContentSettings, generate_container_sas
 
-from blobsync.azcopy.driver import AzcopyEngine, SasForEnd
+from blobsync.azcopy.engine import AzcopyEngine, SasForEnd
 from blobsync.azcopy.run_folders import prune_workspaces
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.process import ProcessRunner, RunningProcess
@@ -443,7 +443,7 @@ def test_ctrl_c_leaves_no_process_and_no_file(
 _CHILD = """
     import os, sys
     from pathlib import Path
-    from blobsync.azcopy.driver import AzcopyEngine
+    from blobsync.azcopy.engine import AzcopyEngine
     from blobsync.config.model import StorageAccount
     from blobsync.store.connect import connect
     from blobsync.store.sas import mint_sas

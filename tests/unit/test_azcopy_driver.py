@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.driver import AzcopyEngine
+from blobsync.azcopy.engine import AzcopyEngine
 from blobsync.base.errors import AzcopyNotFoundError, ProcessError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation

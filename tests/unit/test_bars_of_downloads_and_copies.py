@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.driver import AzcopyEngine
+from blobsync.azcopy.engine import AzcopyEngine
 from blobsync.base.errors import StorageUnreachableError
 from blobsync.base.redaction import SasToken
 from blobsync.plan.progress import Progress, ProgressCounter
