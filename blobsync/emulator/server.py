@@ -31,8 +31,8 @@ from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.scaffold import EMULATOR_CONTAINER, EmulatorAccount
 from blobsync.emulator.account import keep_port, kept_account
 from blobsync.emulator.nodejs import NodeJs, ensure_node, last_lines, put_in_place
-from blobsync.store.rest.auth import SharedKeySigner
 from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.request_signing import SharedKeySigner
 
 _HERE = Path(__file__).parent
 _NPM_SECONDS = 900.0

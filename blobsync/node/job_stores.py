@@ -17,8 +17,8 @@ from blobsync.node.mounted_container import MountedStore
 from blobsync.store.azure_identity import TokenProvider, token_provider
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.rest.append import RestAppendBlobs
-from blobsync.store.rest.auth import BearerSigner, SasSigner, Signer
 from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.request_signing import BearerSigner, SasSigner, Signer
 from blobsync.store.rest.store import RestBlobStore
 
 # Variables of a pod with a workload identity:

@@ -27,7 +27,7 @@ from blobsync.transfer.carry_out import Engines
 from blobsync.transfer.engines import Engine
 
 if TYPE_CHECKING:
-    from blobsync.store.rest.auth import Signer
+    from blobsync.store.rest.request_signing import Signer
 
 ENGINE_VARIABLE = "BLOBSYNC_ENGINE"
 # azcopy's working folder, in the state folder.

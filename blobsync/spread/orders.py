@@ -18,7 +18,7 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.local.state_dir import StateDir
-from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
+from blobsync.store.rest.request_signing import BearerSigner, SasSigner, SharedKeySigner, Signer
 
 VERSION = 1
 

@@ -19,7 +19,7 @@ from blobsync.spread.file_json import LONGEST_TEXT, FormatError
 from blobsync.spread.record import Answer, Ask, Ready, ShardDone, read_answer
 from blobsync.spread.shard import Shard, shard_lines
 from blobsync.store.open_locations import OpenBlob, OpenLocation
-from blobsync.store.rest.auth import BearerSigner, Signer
+from blobsync.store.rest.request_signing import BearerSigner, Signer
 
 _MODULE = "blobsync.spread.worker_process"
 # The rest of the environment may contain secrets, and a worker needs none of it.

@@ -28,8 +28,8 @@ from blobsync.base.trusted_hosts import (
 from blobsync.base.user_data import environment
 from blobsync.config.model import EMULATOR_ACCOUNT, StorageAccount
 from blobsync.config.user_config import load_user_config, user_config_file
-from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.request_signing import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Timeouts

@@ -166,7 +166,7 @@ def _mint(
     use_cli_auth: bool = False,
 ) -> SasToken:
     from blobsync.store.connect import check_host, connect, own_key
-    from blobsync.store.rest.auth import SharedKeySigner
+    from blobsync.store.rest.request_signing import SharedKeySigner
 
     now = datetime.now(timezone.utc)
     folder = scope == "folder"

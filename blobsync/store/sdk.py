@@ -28,9 +28,9 @@ from azure.storage.blob import BlobServiceClient
 from blobsync.base.errors import StorageError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import Secret
-from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.error_codes import Answer, translate
 from blobsync.store.rest.http import API_VERSION, BlobHttp, Reply
+from blobsync.store.rest.request_signing import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.sas_token import DelegationKey
 
 # The maximum of blobs in one request: https://learn.microsoft.com/rest/api/storageservices/blob-batch

@@ -13,8 +13,8 @@ from blobsync.base.redaction import SasToken
 from blobsync.config.model import StorageAccount
 from blobsync.store.connect import signer_for
 from blobsync.store.rest.append import RestAppendBlobs
-from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.request_signing import SasSigner
 from blobsync.store.rest.retries import RetryPolicy
 from tests.conftest import Azurite
 from tests.contract.test_blob_store import new_account

@@ -18,8 +18,8 @@ from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
 from blobsync.project.doctor import examine, examine_account
 from blobsync.store.connect import connect
-from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.request_signing import SasSigner
 from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.sas import mint_sas

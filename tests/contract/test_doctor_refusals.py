@@ -25,8 +25,8 @@ from blobsync.store import connect as connecting
 from blobsync.store import sas_token
 from blobsync.store.connect import connect
 from blobsync.store.rest import auth, error_codes
-from blobsync.store.rest.auth import SharedKeySigner
 from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.request_signing import SharedKeySigner
 from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from tests.fakes.scripted_http import Step, scripted

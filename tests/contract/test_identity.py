@@ -18,8 +18,8 @@ from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.emulator import new_key
 from blobsync.store import sas_token
-from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.request_signing import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.sdk import SdkContainer

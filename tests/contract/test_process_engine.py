@@ -26,7 +26,7 @@ from blobsync.spread.shard import cut, weight
 from blobsync.spread.worker_pipe import Credentials, WorkerPipe
 from blobsync.store.connect import signer_for
 from blobsync.store.protocol import BlobStore
-from blobsync.store.rest.auth import BearerSigner, Signer
+from blobsync.store.rest.request_signing import BearerSigner, Signer
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.conftest import Azurite
 from tests.contract.test_engines import (  # noqa: F401 - they run here with the fixtures below

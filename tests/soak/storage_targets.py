@@ -16,8 +16,8 @@ from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, redact, redact_answer
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.protocol import BlobProperties, Sent
-from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.request_signing import SasSigner
 from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Headers, HttpRequest

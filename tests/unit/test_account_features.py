@@ -10,8 +10,8 @@ from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken
 from blobsync.local.index import Index
 from blobsync.store.account_features import UNKNOWN, AccountFeatures
-from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.request_signing import SasSigner
 from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from tests.servers.recording_server import RecordingServer

@@ -10,7 +10,13 @@ from azure.storage.blob._shared.authentication import SharedKeyCredentialPolicy
 
 from blobsync.base.errors import CredentialError
 from blobsync.base.redaction import SasToken, Secret
-from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, encode_query, shared_key_string_to_sign
+from blobsync.store.rest.request_signing import (
+    BearerSigner,
+    SasSigner,
+    SharedKeySigner,
+    encode_query,
+    shared_key_string_to_sign,
+)
 
 KEY = base64.b64encode(b"k" * 64).decode()
 AT = datetime(2026, 11, 20, 6, 13, tzinfo=timezone.utc).timestamp()

@@ -34,9 +34,9 @@ from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Orders, Precondition, PutOrder
-from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner
 from blobsync.store.rest.http import BlobHttp, Pause, Steps
 from blobsync.store.rest.proxies import proxy_for
+from blobsync.store.rest.request_signing import BearerSigner, SasSigner, SharedKeySigner
 from blobsync.store.rest.retries import HostState, RetryPolicy
 from blobsync.store.rest.store import BlobSteps, RestBlobStore
 from blobsync.store.rest.transport import Timeouts, TransportError

@@ -17,9 +17,9 @@ from blobsync.base.errors import (
 )
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken
-from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.block_checks import BlockChecks, Crc64, installed_crc64
 from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.request_signing import SasSigner
 from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Timeouts

@@ -11,7 +11,7 @@ from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.store.connect import check_copy, check_sas, connect, signer_for
 from blobsync.store.open_locations import Connections
-from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner
+from blobsync.store.rest.request_signing import BearerSigner, SasSigner, SharedKeySigner
 from blobsync.store.sas import mint_sas
 from tests.fakes.store import MemoryStore
 

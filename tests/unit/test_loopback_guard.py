@@ -16,8 +16,8 @@ from blobsync.config.model import StorageAccount
 from blobsync.node.job_stores import JobStores
 from blobsync.store.connect import check_copy, check_host, check_listener, connect
 from blobsync.store.protocol import BlobProperties, Precondition, PutOrder
-from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.request_signing import SasSigner
 from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from tests.servers.stranger import Stranger, stranger

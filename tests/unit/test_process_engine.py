@@ -28,19 +28,10 @@ from blobsync.plan.engine_model import TRIAL_FILE, CpuUse
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.spread.orders import STOP_LINE, Handed, WorkerOrders, read_handed, read_orders
 from blobsync.spread.process_engine import ProcessEngine, cpu_clocks
-from blobsync.spread.record import (
-    Answer,
-    Ask,
-    FileRecord,
-    KeptFile,
-    MovedBytes,
-    Ready,
-    ShardDone,
-    answer_line,
-)
+from blobsync.spread.record import Answer, Ask, FileRecord, KeptFile, MovedBytes, Ready, ShardDone, answer_line
 from blobsync.spread.shard import Shard, ShardReader
 from blobsync.spread.worker_pipe import END_PATIENCE, Credentials
-from blobsync.store.rest.auth import BearerSigner, SasSigner, Signer
+from blobsync.store.rest.request_signing import BearerSigner, SasSigner, Signer
 from blobsync.transfer.engines import CollectedReport, MoveReport, MoveTask
 from tests.fakes.runner import ScriptedRunner
 from tests.fakes.store import MemoryStore

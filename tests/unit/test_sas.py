@@ -10,7 +10,7 @@ from blobsync.base.errors import CredentialError, SasPermissionError
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import StorageAccount
 from blobsync.store.connect import signer_for
-from blobsync.store.rest.auth import SasSigner
+from blobsync.store.rest.request_signing import SasSigner
 from blobsync.store.sas import mint_sas, sas_url
 
 KEY = Secret(base64.b64encode(b"k" * 64).decode())

@@ -12,8 +12,8 @@ import pytest
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, StorageError, StorageUnreachableError, ThrottledError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, Secret
-from blobsync.store.rest.auth import SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.http import API_VERSION, BlobHttp
+from blobsync.store.rest.request_signing import SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Timeouts

@@ -31,7 +31,7 @@ from blobsync.spread.orders import (
 from blobsync.spread.shard import Shard
 from blobsync.spread.worker_pipe import worker_environment
 from blobsync.spread.worker_process import Incoming, Outgoing, Worker
-from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
+from blobsync.store.rest.request_signing import BearerSigner, SasSigner, SharedKeySigner, Signer
 
 _BOX = BlobContainer("acct", "box", "http://127.0.0.1:9/acct")
 _KEY = Secret("c2VudGluZWxzZW50aW5lbHNlbnRpbmVs")

@@ -14,7 +14,7 @@ from blobsync.spread.orders import Handed, handed_line
 from blobsync.spread.record import Answer, Ask, Ready, ShardDone, answer_line
 from blobsync.spread.shard import Shard, cut
 from blobsync.spread.worker_pipe import Credentials, WorkerLostError, WorkerPipe
-from blobsync.store.rest.auth import BearerSigner, SasSigner, Signer
+from blobsync.store.rest.request_signing import BearerSigner, SasSigner, Signer
 from blobsync.transfer.engines import MoveTask
 from tests.fakes.runner import ScriptedRunner
 from tests.fakes.store import MemoryStore

@@ -44,9 +44,9 @@ from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE, Trusted, is_plai
 from blobsync.base.user_data import listed_in
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import FileBody, Order, Sent
-from blobsync.store.rest.auth import SignedAlready, Signer
 from blobsync.store.rest.error_codes import Answer
 from blobsync.store.rest.proxies import origin_of
+from blobsync.store.rest.request_signing import SignedAlready, Signer
 from blobsync.store.rest.retries import (
     BUSY_STATUS,
     FIRST_CONTACT_TRIES,
