@@ -471,7 +471,7 @@ ROWS: tuple[ReadBack, ...] = (
         "`/proc`",
         "the kernel says it; of other users' processes nothing is taken",
         (
-            "unit/test_logbook.py::test_what_a_killed_transfer_left_is_not_believed_and_goes",
+            "unit/test_transfer_history.py::test_what_a_killed_transfer_left_is_not_believed_and_goes",
             "unit/test_interactive.py::test_a_shell_has_nothing_of_another_users_process",
         ),
         (
