@@ -141,7 +141,7 @@ def test_no_refusal_of_a_credential_is_missing_above(tmp_path: Path) -> None:
         error = refusal(tmp_path / str(number), account)
         last = traceback.extract_tb(error.__traceback__)[-1]
         seen.add((last.filename, last.lineno or 0))
-    files = [Path(str(module.__file__)) for module in (connecting, sas_token, auth)]
+    files = [Path(str(module.__file__)) for module in (connecting, sas_token, request_signing)]
     left = [
         text
         for file in files
