@@ -1,5 +1,6 @@
-"""The observed state of a file: a local one by ``stat``, a blob by a listing. Opens regular files only, since
-someone may have put a pipe, a socket or a device in a file's place.
+"""The observed state of a file: a local one by ``stat``, a blob by a listing.
+
+Opens regular files only, since someone may have put a pipe, a socket or a device in a file's place.
 """
 
 from __future__ import annotations

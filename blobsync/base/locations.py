@@ -1,5 +1,4 @@
-"""Where data is: a file or folder of this machine, a blob or folder of a container, an object of a bucket, what a
-compute node has mounted.
+"""Where data is: a path of this machine, a blob or folder of a container, an object of a bucket, a mount of a node.
 
 Values without a connection or a secret, made from a configuration, a command line or the text of a URL and carried
 through plans and jobs as they are. ``str`` is the path or the URL, as in messages and files.

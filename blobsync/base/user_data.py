@@ -1,5 +1,4 @@
-"""The user's own folders outside all projects: installed programs and the emulator, remembered state, and user
-configuration.
+"""The user's own folders outside all projects: installed programs, remembered state, user configuration.
 
 ``os.environ`` is used where a caller passes none. It must not be a parameter default: ``help()`` and editors print
 defaults, and so every secret in it.

@@ -1,5 +1,4 @@
-"""The session of a command: the global options, and the project that they choose; and what makes a function a command
-that accepts them: the decorator, and the declarations of its options and arguments.
+"""The session of a command: the global options, and the project that they choose; the decorator of commands.
 
 The options go before the command word, and for most commands also after it:
 ``blobsync -c eu -f we3v32 u data/voc20`` and ``blobsync u data/voc20 -c eu -f we3v32`` are the same.

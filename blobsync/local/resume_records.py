@@ -1,5 +1,4 @@
-"""Records that let interrupted transfers resume: what of a file or blob was sent or has arrived, and what was about
-to be written.
+"""Records that let interrupted transfers resume: what was sent or has arrived, and what was about to be written.
 
 A :class:`Journal` has a piece for each block or range, in ``unfinished.sqlite``. A piece is written some 50 ms after
 what it is about, and outlives the process. After a power failure pieces may be missing, or the file damaged, which

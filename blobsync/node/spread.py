@@ -1,5 +1,6 @@
-"""A task of a spread transfer on this node; of a detached one the last task closes it: it looks at the destination, and
-ends with the code that the command would have."""
+"""A task of a spread transfer on this node; of a detached transfer the last task also closes it.
+
+It looks at the destination, and ends with the code that the command would have."""
 
 from __future__ import annotations
 

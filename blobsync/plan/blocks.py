@@ -1,5 +1,4 @@
-"""The blocks of a large file: their edges, and which need not be sent because the service has them; and the parts of a
-plan's files that earlier runs left.
+"""The blocks of a large file: their edges and size, and which need not be sent because the service has them.
 
 A file is cut at fixed edges that depend only on its size, in uploads and downloads alike, whatever the connection. So
 blocks that are equal in two versions have the same id (``store.protocol``).

@@ -1,5 +1,6 @@
-"""Finds what interrupted transfers left, for ``doctor``: uncommitted blocks of uploads, which take space and are in no
-ordinary listing, and unfinished downloads in the project."""
+"""Finds what interrupted transfers left, for ``doctor``: uncommitted blocks and unfinished downloads.
+
+Such blocks take space, and are in no ordinary listing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Records of tasks whose command was stopped or killed, and of detached transfers that nobody has closed: what is
-verified goes into the index, so that it does not move again."""
+"""Records of tasks whose command was killed, or of detached transfers that nobody closed: what is verified counts.
+
+It goes into the index, so that it does not move again."""
 
 from __future__ import annotations
 

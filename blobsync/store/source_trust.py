@@ -1,5 +1,4 @@
-"""Which sources outside Azure a project may name: what is read there with the user's credentials, or from inside the
-user's network.
+"""Which buckets and addresses outside Azure a project may name: what the user's credentials or network can reach.
 
 A project may come from a stranger, who knows the name of a private bucket or of a host behind the user's firewall, and
 has a container to copy it into. So a file of a project names a bucket that is read with credentials only if the user's

@@ -24,7 +24,7 @@ from blobsync.project.doctor import ConnectRest, examine_account
 from blobsync.store import connect as connecting
 from blobsync.store import sas_token
 from blobsync.store.connect import connect
-from blobsync.store.rest import error_codes
+from blobsync.store.rest import error_codes, request_signing
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.request_signing import SharedKeySigner
 from blobsync.store.rest.retries import RetryPolicy
