@@ -24,7 +24,7 @@ from blobsync.base.formatting import count_text, duration_text, size_text
 from blobsync.base.redaction import redact
 from blobsync.cli.output import Console, QuietListener, Result
 from blobsync.cli.progress import BarListener, LineListener, choose_listener
-from tests.e2e.world import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from tests.contract.test_engines import NAMES, content, run, succeed, write_tree
 from tests.fakes.tasks import capped, copy, ctrl_c_after, download, moved_by, upload
 from tests.servers.copy_source_proxy import Refusal, copy_source_proxy
 from tests.servers.fault_proxy import Fault, fault_proxy
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -472,12 +473,12 @@ def test_kill_9_leaves_no_azcopy_and_what_it_left_is_removed(
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     try:
-        wait_for(lambda: azcopies(tmp_path) != [] and any((tmp_path / "target").rglob(".azDownload-*")))
+        assert wait_until(lambda: azcopies(tmp_path) != [] and any((tmp_path / "target").rglob(".azDownload-*")))
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
     assert prune_workspaces(tmp_path / "state") == 1
-    wait_for(lambda: azcopies(tmp_path) == [])
+    assert wait_until(lambda: azcopies(tmp_path) == [])
     assert_state_is_clean(engine)
     assert list((tmp_path / "target").iterdir()) == []
     succeed(engine, whole(download(containers.store("one"), "x", tmp_path / "target", ["large"])))
@@ -495,13 +496,6 @@ def azcopies(folder: Path) -> list[int]:
             if f"AZCOPY_LOG_LOCATION={folder}".encode() in environ:
                 found.append(int(entry.name))
     return found
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_what_ps_shows_is_narrow(

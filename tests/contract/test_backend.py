@@ -28,6 +28,7 @@ from tests.servers.aml_stub import serve as serve_aml
 from tests.servers.kube.cluster import RealCluster
 from tests.servers.kube_fixture import kube_cluster
 from tests.servers.slurm_fixture import slurm_cluster
+from tests.waiting import wait_until
 
 __all__ = ["kube_cluster", "slurm_cluster"]
 
@@ -322,7 +323,5 @@ def sizes(place: Place, ref: JobRef) -> list[tuple[int, int]]:
 
 
 def until_size(place: Place, ref: JobRef, nodes: int) -> None:
-    end = time.monotonic() + PATIENCE
-    while sizes(place, ref)[-1] != (nodes, nodes):
-        assert time.monotonic() < end, (sizes(place, ref), place.texts(ref))
-        time.sleep(0.1)
+    there = wait_until(lambda: sizes(place, ref)[-1] == (nodes, nodes), pause=0.1)
+    assert there, (sizes(place, ref), place.texts(ref))

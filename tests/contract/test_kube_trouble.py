@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 
 from tests.contract.test_kube_cluster import conditions, ended, job
 from tests.servers.kube.cluster import NODES, KubeCluster, missing_for_kubernetes
+from tests.waiting import wait_until
 
 # Of the stand-in alone, which the transcripts of a real server hold to account each time.
 pytestmark = [pytest.mark.kubernetes, pytest.mark.soak]
@@ -296,16 +297,9 @@ def test_a_pod_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
         own.running("left", 0)
         assert _sleepers(marker)
         os.kill(own.pid, signal.SIGKILL)
-        _until(lambda: not _sleepers(marker))
+        assert wait_until(lambda: not _sleepers(marker))
 
 
 def _sleepers(marker: str) -> list[str]:
     shown = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
     return [line for line in shown.splitlines() if line.endswith(f"sleep {marker}")]
-
-
-def _until(test: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60.0
-    while not test():
-        assert time.monotonic() < end
-        time.sleep(0.05)

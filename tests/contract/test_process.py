@@ -13,6 +13,7 @@ import pytest
 
 from blobsync.base.errors import ProcessError
 from blobsync.base.process import ProcessRunner
+from tests.waiting import wait_until
 
 RUNNER = ProcessRunner(terminate_after=0.3, kill_after=0.3)
 # Gives a child on a busy machine time to end by a signal that it does not ignore.
@@ -138,10 +139,8 @@ def test_stop_reaches_what_the_child_started() -> None:
     child = RUNNER.start(python(code))
     grandchild = int(next(child.lines()))
     child.stop()
-    deadline = time.monotonic() + _PATIENCE
-    while Path(f"/proc/{grandchild}/cmdline").exists() and Path(f"/proc/{grandchild}/cmdline").read_bytes():
-        assert time.monotonic() < deadline, "the grandchild is alive"
-        time.sleep(0.02)
+    line = Path(f"/proc/{grandchild}/cmdline")
+    assert wait_until(lambda: not line.exists() or not line.read_bytes()), "the grandchild is alive"
 
 
 def test_a_detached_child_writes_its_log_and_has_no_input(tmp_path: Path) -> None:
@@ -181,10 +180,7 @@ def test_threads_may_read_and_stop_at_once() -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    deadline = time.monotonic() + _PATIENCE
-    while not seen:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert wait_until(lambda: seen)
     child.stop()
     reader.join(timeout=_PATIENCE)
     assert not reader.is_alive()

@@ -21,9 +21,9 @@ from blobsync.local.sorted_runs import Spill
 from blobsync.plan.parallel_listing import Division, list_wide
 from blobsync.store.protocol import BlobInfo
 from blobsync.store.s3 import S3Store, open_bucket
-from tests.e2e.world import wait_until
 from tests.servers.fault_proxy import Fault, fault_proxy
 from tests.servers.s3 import KEYS, S3Server, moto_server, rclone_server
+from tests.waiting import wait_until
 
 # What all services and file systems take.
 NAMES = (

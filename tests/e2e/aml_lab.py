@@ -14,9 +14,10 @@ import yaml
 
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.states import refresh
-from tests.e2e.world import Container, JobLab, Project, wait_until, write_tree
+from tests.e2e.world import Container, JobLab, Project, write_tree
 from tests.servers.aml_stub import ARM_TOKEN, ML_TOKEN, AmlStub, serve
 from tests.unit.test_config_loader import ACT_EXAMPLE
+from tests.waiting import wait_until
 
 PATIENCE = 120.0
 SHOW = """\

@@ -18,10 +18,11 @@ from azure.core.exceptions import ResourceNotFoundError
 
 from blobsync.config.model import CheckpointRule
 from blobsync.jobspec.spec import CodeRef, FolderLink, JobSpec
-from tests.e2e.world import Container, sha256, wait_until
+from tests.e2e.world import Container, sha256
 from tests.fakes.jobs import zip_of
 from tests.fakes.lineages import content, sent
 from tests.servers.forked import start_module
+from tests.waiting import wait_until
 
 TRAINERS = Path(__file__).with_name("trainers")
 

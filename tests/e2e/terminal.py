@@ -15,7 +15,8 @@ from contextlib import contextmanager
 
 import pyte
 
-from tests.e2e.world import Project, blobsync_command, kill_tree, wait_until
+from tests.e2e.world import Project, blobsync_command, kill_tree
+from tests.waiting import wait_until
 
 CTRL_C = "\x03"
 CTRL_D = "\x04"

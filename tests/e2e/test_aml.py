@@ -24,10 +24,11 @@ import yaml
 from blobsync.base.redaction import SasToken
 from blobsync.tunnels.forwarder import is_answered
 from tests.e2e.aml_lab import PATIENCE, Lab, lab, stub
-from tests.e2e.world import blobsync_command, every_text_below, wait_until
+from tests.e2e.world import blobsync_command, every_text_below
 from tests.servers.aml_stub import ARM_TOKEN, ML_TOKEN
 from tests.servers.slurm_fixture import slurm_cluster
 from tests.unit.test_config_loader import ACT_EXAMPLE
+from tests.waiting import wait_until
 
 __all__ = ["lab", "slurm_cluster", "stub"]
 

@@ -14,7 +14,8 @@ import pytest
 
 from blobsync import Project as Opened
 from blobsync import Transfer
-from tests.e2e.world import Container, Project, hashes, random_files, read_tree, wait_until, write_tree
+from tests.e2e.world import Container, Project, hashes, random_files, read_tree, write_tree
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

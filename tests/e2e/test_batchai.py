@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.world import Container, JobLab, Project, wait_until
+from tests.e2e.world import Container, JobLab, Project
 from tests.servers.slurm_fixture import slurm_cluster
+from tests.waiting import wait_until
 
 __all__ = ["slurm_cluster"]
 

@@ -28,9 +28,10 @@ from blobsync.store.connect import connect
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import block_id_of
 from blobsync.store.sas import mint_sas
-from tests.e2e.world import Container, Project, blobsync_command, sha256, wait_until
+from tests.e2e.world import Container, Project, blobsync_command, sha256
 from tests.fakes.tasks import RecordingListener, moved_by, upload
 from tests.servers.fault_proxy import Fault, FaultHandle
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -25,9 +25,10 @@ from blobsync.node.transfers import NodeTransfers
 from blobsync.plan.blocks import block_size
 from tests.e2e.kills import TRAINERS, Training
 from tests.e2e.web_server import web_server
-from tests.e2e.world import Container, Project, wait_until
+from tests.e2e.world import Container, Project
 from tests.fakes.jobs import make_spec
 from tests.servers.fault_proxy import Fault, fault_proxy
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -21,11 +21,12 @@ from tests.e2e.kills import TRAINERS
 from tests.e2e.test_jobs import PATIENCE, Lab, slurm_cluster
 from tests.e2e.test_kubernetes import KubeLab, kube_cluster
 from tests.e2e.trainers.sharded import digest_of, digest_of_step
-from tests.e2e.world import Container, Project, wait_until, write_tree
+from tests.e2e.world import Container, Project, write_tree
 from tests.fakes.lineages import content
 from tests.servers.kube.cluster import RealCluster
 from tests.servers.slurm_cluster import SlurmCluster
 from tests.unit.test_config_loader import ACT_EXAMPLE
+from tests.waiting import wait_until
 
 __all__ = ["kube_cluster", "lab", "slurm_cluster", "stub"]
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.world import Container, Project, kill_tree, sha256, wait_until, write_tree
+from tests.e2e.world import Container, Project, kill_tree, sha256, write_tree
 from tests.servers.fault_proxy import Fault, fault_proxy
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.world import Container, Project, wait_until, write_tree
+from tests.e2e.world import Container, Project, write_tree
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -17,8 +17,9 @@ import pytest
 import urllib3
 import yaml
 
-from tests.e2e.world import Container, Project, on_flat_accounts, wait_until, write_tree
+from tests.e2e.world import Container, Project, on_flat_accounts, write_tree
 from tests.servers.recording_server import RecordingServer
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

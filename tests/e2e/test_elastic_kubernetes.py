@@ -15,8 +15,8 @@ import pytest
 
 from tests.e2e.test_elastic import PATIENCE, with_torch
 from tests.e2e.test_kubernetes import KubeLab, kube_cluster, lab
-from tests.e2e.world import wait_until
 from tests.servers.kube.cluster import RealCluster, stand_in
+from tests.waiting import wait_until
 
 __all__ = ["kube_cluster", "lab"]
 

@@ -29,12 +29,12 @@ from tests.e2e.world import (
     processes,
     random_files,
     read_tree,
-    wait_until,
     write_tree,
 )
 from tests.fakes.web_pages import WebAnswer, WebPages, words_of
 from tests.servers.delay_proxy import delay_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from blobsync.cli.command_words import SECTIONS, Word
-from tests.e2e.world import AS_INSTALLED, Container, Done, Project, wait_until, write_tree
+from tests.e2e.world import AS_INSTALLED, Container, Done, Project, write_tree
 from tests.servers.forked import Forked
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

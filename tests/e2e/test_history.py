@@ -11,9 +11,10 @@ from functools import partial
 import pytest
 
 from tests.e2e.terminal import see
-from tests.e2e.world import Container, Project, wait_until, write_tree
+from tests.e2e.world import Container, Project, write_tree
 from tests.servers.delay_proxy import delay_proxy
 from tests.servers.fault_proxy import Fault, fault_proxy
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -12,7 +12,8 @@ from threading import Thread
 
 import pytest
 
-from tests.e2e.world import Container, Project, wait_until
+from tests.e2e.world import Container, Project
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

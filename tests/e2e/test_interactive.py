@@ -6,8 +6,8 @@ import pytest
 
 from tests.e2e.terminal import CTRL_C, Terminal, on_terminal
 from tests.e2e.test_jobs import ON_SLURM, PATIENCE, Lab, lab
-from tests.e2e.world import wait_until
 from tests.servers.slurm_fixture import slurm_cluster
+from tests.waiting import wait_until
 
 __all__ = ["lab", "slurm_cluster"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_jobs import PATIENCE, Lab, lab
-from tests.e2e.world import wait_until
 from tests.servers.docker_daemon import IMAGE, DockerDaemon, missing_docker
 from tests.servers.slurm_fixture import slurm_cluster
+from tests.waiting import wait_until
 
 __all__ = ["lab", "slurm_cluster"]
 

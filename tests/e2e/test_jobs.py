@@ -22,19 +22,11 @@ from blobsync.jobs.array_job import ArrayJob
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.states import refresh
 from tests.e2e.terminal import see
-from tests.e2e.world import (
-    Container,
-    JobLab,
-    Project,
-    blobsync_command,
-    hashes,
-    read_tree,
-    wait_until,
-    write_tree,
-)
+from tests.e2e.world import Container, JobLab, Project, blobsync_command, hashes, read_tree, write_tree
 from tests.fakes.bootstrap import python_of
 from tests.servers.slurm_cluster import SlurmCluster
 from tests.servers.slurm_fixture import slurm_cluster
+from tests.waiting import wait_until
 
 __all__ = ["slurm_cluster"]
 

@@ -28,10 +28,10 @@ from tests.e2e.world import (
     hashes,
     read_tree,
     sha256,
-    wait_until,
     write_tree,
 )
 from tests.servers.fault_proxy import Fault, fault_proxy
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e]
 

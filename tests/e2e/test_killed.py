@@ -18,19 +18,10 @@ import pytest
 from tests.e2e.tally import Tally
 from tests.e2e.test_changed_blocks import in_journal
 from tests.e2e.test_resumed_downloads import recorded
-from tests.e2e.world import (
-    Container,
-    Project,
-    hashes,
-    processes,
-    random_files,
-    read_tree,
-    sha256,
-    wait_until,
-    write_tree,
-)
+from tests.e2e.world import Container, Project, hashes, processes, random_files, read_tree, sha256, write_tree
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 

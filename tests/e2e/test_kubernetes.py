@@ -23,11 +23,12 @@ from blobsync.jobs.queries import JobQueries
 from blobsync.jobs.recorded_cluster import home_of
 from blobsync.jobspec.spec import JobRef
 from tests.e2e.test_jobs import PATIENCE, SHOW, Lab
-from tests.e2e.world import Container, Project, wait_until, write_tree
+from tests.e2e.world import Container, Project, write_tree
 from tests.fakes.kubernetes import demand_valid
 from tests.servers.kube.cluster import IMAGE, RealCluster, stand_in
 from tests.servers.kube_fixture import kube_cluster
 from tests.servers.slurm_fixture import slurm_cluster
+from tests.waiting import wait_until
 
 __all__ = ["kube_cluster", "slurm_cluster"]
 

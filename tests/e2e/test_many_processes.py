@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.world import Container, Project, hashes, processes, random_files, read_tree, wait_until, write_tree
+from tests.e2e.world import Container, Project, hashes, processes, random_files, read_tree, write_tree
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 

@@ -10,17 +10,9 @@ import time
 import pytest
 
 from tests.e2e.terminal import on_terminal
-from tests.e2e.world import (
-    Container,
-    Project,
-    as_ordinary_user,
-    hashes,
-    kill_tree,
-    read_tree,
-    wait_until,
-    write_tree,
-)
+from tests.e2e.world import Container, Project, as_ordinary_user, hashes, kill_tree, read_tree, write_tree
 from tests.servers.fault_proxy import Fault, fault_proxy
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

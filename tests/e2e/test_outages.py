@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.e2e.terminal import CTRL_C, Terminal, on_terminal
-from tests.e2e.world import Container, Project, hashes, random_files, read_tree, wait_until, write_tree
+from tests.e2e.world import Container, Project, hashes, random_files, read_tree, write_tree
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.delay_proxy import DelayHandle, delay_proxy
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

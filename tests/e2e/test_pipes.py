@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.world import Container, Project, hashes, random_files, read_tree, wait_until, write_tree
+from tests.e2e.world import Container, Project, hashes, random_files, read_tree, write_tree
 from tests.servers.fault_proxy import Fault, fault_proxy
+from tests.waiting import wait_until
 
 # A command that opens a pipe would hang.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

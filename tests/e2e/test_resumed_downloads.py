@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.formatting import size_text
-from tests.e2e.world import Container, Done, Project, read_tree, sha256, wait_until, write_tree
+from tests.e2e.world import Container, Done, Project, read_tree, sha256, write_tree
 from tests.servers.fault_proxy import Fault, FaultHandle
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 

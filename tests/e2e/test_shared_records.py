@@ -14,8 +14,9 @@ import pytest
 
 from blobsync.web.open_project import Source
 from tests.e2e.terminal import on_terminal
-from tests.e2e.world import Container, Project, wait_until
+from tests.e2e.world import Container, Project
 from tests.fakes.web_pages import WebPages
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.e2e,

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.e2e.sources import COPY, MIB, configure, fill
-from tests.e2e.world import Container, Done, Project, hashes, random_files, read_tree, wait_until, write_tree
+from tests.e2e.world import Container, Done, Project, hashes, random_files, read_tree, write_tree
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
 from tests.servers.s3 import S3Server
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -21,11 +21,11 @@ from tests.e2e.world import (
     hashes,
     processes,
     random_files,
-    wait_until,
 )
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import Fault, fault_proxy
 from tests.servers.s3 import S3Server
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from tests.e2e.sources import COPY, MIB, configure, fill, no_secret_in, receipt_of
-from tests.e2e.world import Container, Done, Project, hashes, kill_tree, random_files, read_tree, wait_until, write_tree
+from tests.e2e.world import Container, Done, Project, hashes, kill_tree, random_files, read_tree, write_tree
 from tests.servers.copy_source_proxy import CopySourceHandle, Refusal, copy_source_proxy
 from tests.servers.fault_proxy import Fault, fault_proxy
 from tests.servers.s3 import KEYS, S3Server, google_server, rclone_server, rclone_web_server
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -22,13 +22,13 @@ from tests.e2e.world import (
     random_files,
     read_tree,
     sha256,
-    wait_until,
     write_tree,
 )
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
 from tests.servers.slurm_cluster import SlurmCluster
 from tests.servers.slurm_fixture import slurm_cluster
+from tests.waiting import wait_until
 
 __all__ = ["slurm_cluster"]
 

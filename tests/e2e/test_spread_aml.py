@@ -13,10 +13,11 @@ import yaml
 from blobsync.base.formatting import count_text
 from tests.e2e.aml_lab import Lab, lab, stub
 from tests.e2e.test_spread import nothing_is_left, tasks_of
-from tests.e2e.world import Container, every_text_below, hashes, random_files, wait_until
+from tests.e2e.world import Container, every_text_below, hashes, random_files
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import Fault, fault_proxy
 from tests.unit.test_config_loader import ACT_EXAMPLE
+from tests.waiting import wait_until
 
 __all__ = ["lab", "nothing_is_left", "stub"]
 

@@ -16,18 +16,10 @@ from subprocess import Popen
 import pytest
 
 from tests.e2e.test_spread import HELD, fill, jobs_of, nothing_is_left, tasks_of
-from tests.e2e.world import (
-    Container,
-    Project,
-    blobsync_command,
-    hashes,
-    random_files,
-    read_tree,
-    wait_until,
-    write_tree,
-)
+from tests.e2e.world import Container, Project, blobsync_command, hashes, random_files, read_tree, write_tree
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
+from tests.waiting import wait_until
 
 __all__ = ["nothing_is_left"]
 

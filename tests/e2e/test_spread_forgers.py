@@ -28,10 +28,10 @@ from tests.e2e.world import (
     random_files,
     read_tree,
     sha256,
-    wait_until,
     write_tree,
 )
 from tests.servers.fault_proxy import fault_proxy
+from tests.waiting import wait_until
 
 __all__ = ["nothing_is_left"]
 

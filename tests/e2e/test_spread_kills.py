@@ -18,9 +18,10 @@ from azure.storage.blob import BlobBlock
 
 from tests.e2e.test_spread import fill, nothing_is_left, tasks_of
 from tests.e2e.test_spread_faults import line
-from tests.e2e.world import Container, Project, hashes, random_files, read_tree, sha256, wait_until, write_tree
+from tests.e2e.world import Container, Project, hashes, random_files, read_tree, sha256, write_tree
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle
+from tests.waiting import wait_until
 
 __all__ = ["line", "nothing_is_left"]
 

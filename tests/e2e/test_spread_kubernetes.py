@@ -11,9 +11,10 @@ import pytest
 
 from tests.e2e.test_kubernetes import kube_cluster
 from tests.e2e.test_spread import nothing_is_left, tasks_of
-from tests.e2e.world import Container, Project, hashes, random_files, wait_until
+from tests.e2e.world import Container, Project, hashes, random_files
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.kube.cluster import IMAGE, RealCluster, stand_in
+from tests.waiting import wait_until
 
 __all__ = ["kube_cluster", "nothing_is_left"]
 

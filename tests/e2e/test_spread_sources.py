@@ -9,9 +9,10 @@ from urllib.parse import quote
 import pytest
 
 from tests.e2e.sources import configure, fill, no_secret_in, receipt_of
-from tests.e2e.world import Container, Project, hashes, kill_tree, random_files, wait_until, write_tree
+from tests.e2e.world import Container, Project, hashes, kill_tree, random_files, write_tree
 from tests.servers.copy_source_proxy import CopySourceHandle, copy_source_proxy
 from tests.servers.s3 import S3Server, rclone_web_server
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -22,10 +22,11 @@ import pytest
 
 from tests.e2e.test_jobs import PATIENCE, Lab, lab
 from tests.e2e.test_login_node import HOST, login
-from tests.e2e.world import Done, Project, wait_until
+from tests.e2e.world import Done, Project
 from tests.servers.ports import free_ports
 from tests.servers.slurm_fixture import slurm_cluster
 from tests.servers.sshd import SshServer, client_config, client_folder, missing_parts
+from tests.waiting import wait_until
 
 __all__ = ["lab", "login", "slurm_cluster"]
 

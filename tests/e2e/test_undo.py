@@ -8,8 +8,9 @@ import pytest
 from azure.storage.blob import BlobServiceClient
 
 from tests.conftest import Azurite
-from tests.e2e.world import Container, Project, hashes, kill_tree, wait_until, write_tree
+from tests.e2e.world import Container, Project, hashes, kill_tree, write_tree
 from tests.servers.past_blobs import past_blobs
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -15,9 +15,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.web_server import PATIENCE_MS, PHONE, faults, overflow, web_server, window
-from tests.e2e.world import Container, Project, hashes, read_tree, wait_until, write_tree
+from tests.e2e.world import Container, Project, hashes, read_tree, write_tree
 from tests.servers.delay_proxy import delay_proxy
 from tests.servers.fault_proxy import Fault, fault_proxy
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 expect.set_options(timeout=PATIENCE_MS)

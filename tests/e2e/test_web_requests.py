@@ -23,9 +23,10 @@ import yaml
 
 from blobsync.web.open_project import Source
 from tests.conftest import Azurite
-from tests.e2e.world import Container, Project, hashes, kill_tree, wait_until, write_tree
+from tests.e2e.world import Container, Project, hashes, kill_tree, write_tree
 from tests.fakes.web_pages import WebAnswer, WebPages, words_of
 from tests.servers.fault_proxy import fault_proxy
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

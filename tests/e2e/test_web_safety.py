@@ -14,7 +14,8 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.e2e.web_server import web_server, window
-from tests.e2e.world import Container, Project, command_lines, wait_until
+from tests.e2e.world import Container, Project, command_lines
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

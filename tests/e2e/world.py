@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
@@ -448,16 +448,6 @@ def command_lines(pid: int) -> set[str]:
         with contextlib.suppress(OSError):
             found.add(Path("/proc", str(each), "cmdline").read_bytes().replace(b"\0", b" ").decode())
     return found
-
-
-def wait_until(true: Callable[[], object], *, seconds: float = 60.0, pause: float = 0.01) -> bool:
-    """Poll until it is true; False if it was not in time, which is long enough for a loaded machine."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(pause)
-    return True
 
 
 def every_text_below(*folders: Path) -> Iterable[tuple[Path, bytes]]:

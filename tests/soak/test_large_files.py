@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import container, new_container, project, service  # noqa: F401 - fixtures
-from tests.e2e.world import Container, Project, kill_tree, wait_until
+from tests.e2e.world import Container, Project, kill_tree
 from tests.servers.fault_proxy import fault_proxy
 from tests.soak.large_file_rounds import Rounds
+from tests.waiting import wait_until
 
 ROUNDS = int(os.environ.get("SOAK_ROUNDS") or 200)
 SEED = int(os.environ.get("SOAK_SEED") or time.time())

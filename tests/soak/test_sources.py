@@ -16,10 +16,11 @@ from azure.core.exceptions import ResourceNotFoundError
 
 from tests.e2e.conftest import moto, new_container, project, service  # noqa: F401 - fixtures
 from tests.e2e.sources import COPY, configure, no_secret_in, receipt_of
-from tests.e2e.world import Container, Project, kill_tree, wait_until
+from tests.e2e.world import Container, Project, kill_tree
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
 from tests.servers.s3 import S3Server
+from tests.waiting import wait_until
 
 FILES = int(os.environ.get("SOAK_SOURCE_FILES") or 3000)
 BYTES = int(os.environ.get("SOAK_SOURCE_BYTES") or 4 << 30)

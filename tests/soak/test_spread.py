@@ -19,11 +19,12 @@ from tests.conftest import Azurite, azurite_at
 from tests.e2e.conftest import new_container, project, service  # noqa: F401 - fixtures
 from tests.e2e.test_kubernetes import kube_cluster
 from tests.e2e.test_spread import nothing_is_left, tasks_of
-from tests.e2e.world import Container, Done, Project, wait_until
+from tests.e2e.world import Container, Done, Project
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.kube.cluster import IMAGE, RealCluster, stand_in
 from tests.servers.slurm_cluster import SlurmCluster
 from tests.servers.slurm_fixture import slurm_cluster
+from tests.waiting import wait_until
 
 __all__ = ["kube_cluster", "nothing_is_left", "slurm_cluster"]
 

@@ -7,7 +7,6 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.crc64 import crc64
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordedRun, RecordingListener, action, live_part, local_state
+from tests.waiting import wait_until
 
 PATIENCE = 60.0
 
@@ -37,13 +37,6 @@ def md5(body: bytes) -> bytes:
 
 def blob(body: bytes, *, with_md5: bool = True) -> RemoteState:
     return RemoteState(len(body), "e1", md5(body) if with_md5 else None)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.005)
 
 
 class Case:
@@ -108,11 +101,11 @@ def test_files_are_placed_while_azcopy_still_works(tmp_path: Path) -> None:
     case.arrivals.start()
     assert not case.arrivals.complete
     case.stage("a", b"AA")
-    until(lambda: "a" in case.tree())
+    assert wait_until(lambda: "a" in case.tree())
     assert not case.arrivals.complete
     case.stage("sub/b", b"XX")
     # A file that was found wrong is finished, too.
-    until(lambda: case.arrivals.complete)
+    assert wait_until(lambda: case.arrivals.complete)
     assert case.arrivals.finish() == []
     assert (case.tree(), set(case.codes)) == ({"a": b"AA"}, {"sub/b"})
 
@@ -127,13 +120,13 @@ def test_files_that_azcopy_has_begun_are_named(tmp_path: Path) -> None:
     for name in ("b", "c", "other"):
         case.stage(f"sub/{UNFINISHED}{name}", b"AA")
     case.arrivals.start()
-    until(lambda: len(listener.begun) == 1)
+    assert wait_until(lambda: len(listener.begun) == 1)
     case.stage(f"{UNFINISHED}a", b"A")
-    until(lambda: len(listener.begun) == 2)
+    assert wait_until(lambda: len(listener.begun) == 2)
     (case.staging / f"sub/{UNFINISHED}b").rename(case.staging / "sub/b")
-    until(lambda: "sub/b" in case.tree())
+    assert wait_until(lambda: "sub/b" in case.tree())
     case.stage(f"sub/{UNFINISHED}d", b"A")
-    until(lambda: len(listener.begun) == 3)
+    assert wait_until(lambda: len(listener.begun) == 3)
     assert {each.path for each in case.arrivals.finish()} == {"a", "sub/c", "sub/d"}
     assert listener.begun == [(2, "data/x/sub/c"), (3, "data/x/a"), (3, "data/x/sub/d")]
 
@@ -144,7 +137,7 @@ def test_a_single_file_that_azcopy_has_begun_is_named_as_the_user_did(tmp_path: 
     assert isinstance(listener, RecordingListener)
     case.stage(f"{UNFINISHED}target", b"A")
     case.arrivals.start()
-    until(lambda: bool(listener.begun))
+    assert wait_until(lambda: bool(listener.begun))
     case.arrivals.finish()
     assert listener.begun == [(1, "data/x")]
 
@@ -378,12 +371,12 @@ def test_after_a_stop_nothing_new_is_placed_and_nobody_looks_any_more(tmp_path: 
     stopping = threading.Thread(target=case.arrivals.stop)
     stopping.start()
     # Stopping waits for the two files that are under way.
-    until(case.arrivals._abandoned.is_set)
+    assert wait_until(case.arrivals._abandoned.is_set)
     Held.gate.set()
     stopping.join(PATIENCE)
     assert not stopping.is_alive()
     assert len(case.tree()) == len(case.report.moved) == 2
-    until(lambda: not case.arrivals._scout.is_alive())
+    assert wait_until(lambda: not case.arrivals._scout.is_alive())
 
 
 def test_a_file_that_is_being_hashed_is_left_when_everything_stops(tmp_path: Path) -> None:
@@ -394,7 +387,7 @@ def test_a_file_that_is_being_hashed_is_left_when_everything_stops(tmp_path: Pat
     path = case.stage("a", b"")
     os.truncate(path, size)
     case.arrivals.start()
-    until(lambda: not case.arrivals._missing[""])
+    assert wait_until(lambda: not case.arrivals._missing[""])
     time.sleep(0.05)
     case.arrivals.stop()
     assert path.exists()

@@ -21,11 +21,11 @@ from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.spec import CodeRef, FolderLink, JobSpec
 from blobsync.local.names import local_problem
 from blobsync.node.standalone import bootstrap, interactive, old_python
-from tests.e2e.world import wait_until
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.bootstrap import ARCHIVE, SOURCES, BootedNode, python_of
 from tests.fakes.jobs import CODE, make_spec, zip_of
 from tests.servers.recording_server import RecordingServer
+from tests.waiting import wait_until
 
 LINES = 150
 SENTINEL = "SENTINEL"

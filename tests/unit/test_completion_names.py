@@ -16,9 +16,9 @@ from blobsync.cli.session import OptionGroup
 from blobsync.cli.transfer import TransferWords
 from blobsync.config.loader import load_cluster
 from blobsync.project.completion_names import names_below
-from tests.e2e.world import wait_until
 from tests.fakes.store import MemoryStore
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
+from tests.waiting import wait_until
 
 CLUSTER = """\
 config_param:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from blobsync.node.rendezvous import FirstNodeState, RendezvousClient, Rendezvou
 from tests.fakes.blob_service import serve
 from tests.fakes.jobs import Node, make_spec
 from tests.servers.ports import free_ports
+from tests.waiting import wait_until
 
 # Seconds for what is soon true on a quiet machine.
 PATIENCE = 60.0
@@ -65,13 +66,6 @@ def started(node: Node, number: int, spec: JobSpec, *more: str) -> subprocess.Po
     return node.start("node", spec, *words, stderr=subprocess.DEVNULL)
 
 
-def until(there: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE
-    while not there() and time.monotonic() < end:
-        time.sleep(0.02)
-    return there()
-
-
 def runs(node: Node) -> int:
     """How often the command was started."""
     with suppress(OSError):
@@ -96,13 +90,13 @@ def said(node: Node, number: int) -> str:
 
 def test_node_0_waits_for_enough_nodes_and_ends_after_the_last_upload(node: Node) -> None:
     with started(node, 0, elastic(node)) as first:
-        assert until(lambda: "waiting for 1 more node before the command starts" in said(node, 0))
+        assert wait_until(lambda: "waiting for 1 more node before the command starts" in said(node, 0))
         time.sleep(0.3)
         assert runs(node) == 0
         other = RendezvousClient("me_1_0badcafe", 1, "127.0.0.1", port_of(node))
-        assert until(lambda: runs(node) == 1 and bool(other.state.start))
+        assert wait_until(lambda: runs(node) == 1 and bool(other.state.start))
         let_end(node, 0)
-        assert until(lambda: other.state == FirstNodeState(over=0))
+        assert wait_until(lambda: other.state == FirstNodeState(over=0))
         time.sleep(1.0)
         assert first.poll() is None, "the other one is still uploading"
         other.leave()
@@ -113,15 +107,17 @@ def test_node_0_starts_its_command_again_when_it_was_killed_and_ends_what_that_l
     spec = elastic(node, setup=("touch stray",))
     with started(node, 0, spec) as first:
         other = RendezvousClient("me_1_0badcafe", 1, "127.0.0.1", port_of(node))
-        assert until(lambda: (node.root / "strayed").exists() and bool(other.state.start))
+        assert wait_until(lambda: (node.root / "strayed").exists() and bool(other.state.start))
         before, stray = other.state.start, programs(spec, "sleep")
         assert len(stray) == 1
         os.kill(programs(spec, "command.py")[0], signal.SIGKILL)
-        assert until(lambda: runs(node) == 2 and other.state.start not in ("", before))
+        assert wait_until(lambda: runs(node) == 2 and other.state.start not in ("", before))
         # A killed one is shown until it has had a turn to end.
-        assert until(lambda: programs(spec, "sleep") == [])
+        assert wait_until(lambda: programs(spec, "sleep") == [])
         let_end(node, 7)
-        assert until(lambda: other.state == FirstNodeState(over=7)), "it failed by itself, and is not started again"
+        assert wait_until(lambda: other.state == FirstNodeState(over=7)), (
+            "it failed by itself, and is not started again"
+        )
         other.leave()
         assert first.wait(PATIENCE) == 7
     assert runs(node) == 2 and "the command was killed (137); starting it again" in said(node, 0)
@@ -156,9 +152,9 @@ def test_a_command_that_was_killed_on_node_0_begins_with_the_last_checkpoint(nod
     spec = saving(node, min_nodes=1, max_nodes=3)
     with started(node, 0, spec, "--sync-seconds", "0.2") as first:
         for step in (1, 2):
-            assert until(partial(is_marked, node, step)), said(node, 0)
+            assert wait_until(partial(is_marked, node, step)), said(node, 0)
             os.kill(programs(spec, "saves.py")[0], signal.SIGKILL)
-            assert until(partial(has_run, node, step + 1)), said(node, 0)
+            assert wait_until(partial(has_run, node, step + 1)), said(node, 0)
         (node.root / "end").touch()
         assert first.wait(PATIENCE) == 0
     assert (node.root / "ran").read_text().split() == ["0", "1", "2"]
@@ -168,7 +164,7 @@ def test_a_command_that_ended_with_node_0_begins_with_the_last_checkpoint(node: 
     with started(node, 1, saving(node, min_nodes=1, max_nodes=3)) as other:
         place = RendezvousServer("me_1_0badcafe", port_of(node), 3)
         place.broadcast("runs a")
-        assert until(lambda: runs(node) == 1)
+        assert wait_until(lambda: runs(node) == 1)
         # Meanwhile node 0 has a checkpoint.
         first = Node(tmp_path / "first", node.service)
         assert first.do("node", saving(first, setup=("touch end",))).returncode == 0
@@ -177,7 +173,7 @@ def test_a_command_that_ended_with_node_0_begins_with_the_last_checkpoint(node: 
         # Only its next start finds this.
         (node.root / "end").touch()
         place.broadcast("runs b")
-        assert until(lambda: runs(node) == 2), said(node, 1)
+        assert wait_until(lambda: runs(node) == 2), said(node, 1)
         place.broadcast("over 0")
         assert other.wait(PATIENCE) == 0
         place.close()
@@ -187,7 +183,7 @@ def test_a_command_that_ended_with_node_0_begins_with_the_last_checkpoint(node: 
 def test_a_command_is_not_started_again_from_an_old_checkpoint(node: Node) -> None:
     spec = saving(node, min_nodes=1, max_nodes=3)
     with started(node, 0, spec, "--sync-seconds", "0.2") as first:
-        assert until(lambda: is_marked(node, 1)), said(node, 0)
+        assert wait_until(lambda: is_marked(node, 1)), said(node, 0)
         node.service.put("mine/output/step-1/0.distcp", b"y")
         os.kill(programs(spec, "saves.py")[0], signal.SIGKILL)
         assert first.wait(PATIENCE) != 0
@@ -206,23 +202,23 @@ def programs(spec: JobSpec, word: str, number: int = 0) -> list[int]:
 
 def test_another_node_begins_with_node_0_comes_back_with_it_and_succeeds_with_it(node: Node) -> None:
     with started(node, 1, elastic(node)) as other:
-        assert until(lambda: "waiting for node 0 before the command starts" in said(node, 1))
+        assert wait_until(lambda: "waiting for node 0 before the command starts" in said(node, 1))
         assert runs(node) == 0
         place = RendezvousServer("me_1_0badcafe", port_of(node), 3)
         place.broadcast("runs a")
-        assert until(lambda: runs(node) == 1)
+        assert wait_until(lambda: runs(node) == 1)
         # Node 0 is lost, and the rendezvous with it: the command ends, and the node waits.
         place.close()
         let_end(node, 1)
-        assert until(lambda: "the command ended with 1 and node 0 is gone; waiting" in said(node, 1))
+        assert wait_until(lambda: "the command ended with 1 and node 0 is gone; waiting" in said(node, 1))
         assert other.poll() is None and runs(node) == 1
         place = RendezvousServer("me_1_0badcafe", port_of(node), 3)
         place.broadcast("runs b")
-        assert until(lambda: runs(node) == 2)
+        assert wait_until(lambda: runs(node) == 2)
         place.broadcast("over 0")
         let_end(node, 1)
         assert other.wait(PATIENCE) == 0, "the job has succeeded"
-        assert until(lambda: not place.present)
+        assert wait_until(lambda: not place.present)
         place.close()
 
 
@@ -238,7 +234,7 @@ def test_a_node_that_comes_when_the_job_is_over_starts_nothing(node: Node) -> No
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_node_that_waits_ends_when_it_is_asked_to(node: Node, number: int) -> None:
     with started(node, number, elastic(node)) as waiting:
-        assert until(lambda: "waiting for" in said(node, number))
+        assert wait_until(lambda: "waiting for" in said(node, number))
         waiting.send_signal(signal.SIGTERM)
         assert waiting.wait(PATIENCE) == 143
     assert runs(node) == 0

@@ -20,7 +20,7 @@ from blobsync.base.plan_reasons import Reason
 from blobsync.keep.watcher import FolderWatcher, file_system_of, installed_listener, watched_folders
 from blobsync.local.tree import LinkPolicy
 from blobsync.project.keep import walk_of
-from tests.e2e.world import wait_until
+from tests.waiting import wait_until
 
 
 class Told:

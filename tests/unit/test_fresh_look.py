@@ -30,9 +30,9 @@ from blobsync.transfer.fresh_look import (
     unreported,
     written_before,
 )
-from tests.e2e.world import wait_until
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import action, copy, download, upload
+from tests.waiting import wait_until
 
 ONE, TWO = b"1" * 16, b"2" * 16
 HERE = LocalState(10, 1, 1, 1, ONE)

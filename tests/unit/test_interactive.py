@@ -18,8 +18,8 @@ import pytest
 from blobsync.base.errors import UsageError
 from blobsync.jobspec.interactive import DEFAULT_HOLD, hold_seconds, hold_text
 from blobsync.node.standalone import interactive
-from tests.e2e.world import wait_until
 from tests.servers.other_user import needs_root, program_of_another_user
+from tests.waiting import wait_until
 
 FILE = str(interactive.__file__)
 PATIENCE = 60.0

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.bootstrap import python_of
 from tests.fakes.jobs import CODE, Node, make_spec, zip_of
 from tests.unit.test_node_imports import unpacked_archive
+from tests.waiting import wait_until
 
 LINK = 0o120777
 # Seconds for what is soon true on a quiet machine.
@@ -116,7 +117,7 @@ def test_a_folder_for_the_command_that_is_not_there_is_named(node: Node, work_di
 def test_a_node_can_stay_after_a_failure(node: Node) -> None:
     spec = make_spec("exit 5", code=node.code({"a": ""}), options={"sleep_if_fail": True})
     with node.start("node", spec) as running:
-        wait_until(lambda: running.poll() is not None or has_said(node, "the node stays"))
+        assert wait_until(lambda: running.poll() is not None or has_said(node, "the node stays"))
         running.terminate()
         assert running.wait(PATIENCE) == 5
 
@@ -245,7 +246,7 @@ def test_signals_reach_the_program_and_its_exit_code_comes_back(
     )
     spec = make_spec(sys.executable, "-c", script, code=node.code({"a": ""}))
     with node.start("node", spec) as running:
-        wait_for(marker)
+        assert wait_until(marker.exists)
         running.send_signal(number)
         assert running.wait(PATIENCE) == code
 
@@ -257,7 +258,7 @@ def test_a_stopped_process_leaves_nothing_on_its_node_once_the_others_have_ended
     node.env = {"RANK": "0", "LOCAL_RANK": "0"}
     other = Path(f"{node.root}.done1")
     with node.start("exec", spec) as running:
-        wait_for(ready)
+        assert wait_until(ready.exists)
         running.send_signal(signal.SIGTERM)
         time.sleep(1.0)
         assert node.root.is_dir() and running.poll() is None
@@ -299,9 +300,9 @@ def test_a_warning_waits_for_a_program_that_catches_it_and_kills_nothing_else(
     python = [sys.executable, "-c", script]
     argv = [f"{shlex.join(python)}; code=$?; echo over; exit $code"] if shell_line else python
     with node.start("node", make_spec(*argv, code=node.code({"a": ""}))) as run:
-        wait_for(started)
+        assert wait_until(started.exists)
         run.send_signal(signal.SIGUSR1)
-        wait_until(lambda: has_said(node, "received SIGUSR1"))
+        assert wait_until(lambda: has_said(node, "received SIGUSR1"))
         go_on.touch()
         assert run.wait(PATIENCE) == 41
     assert node.log() == ("over\n" if shell_line else "")
@@ -456,7 +457,7 @@ def test_processes_of_a_node_prepare_it_once(node: Node, service: BlobService) -
 def test_a_node_that_died_while_preparing_is_prepared_again(node: Node, service: BlobService) -> None:
     spec = make_spec("cat", "a.txt", code=node.code({"a.txt": "whole"}), setup=("touch ../begun; sleep 60",))
     with node.start("prepare", spec) as first:
-        wait_for(node.folder / "begun")
+        assert wait_until((node.folder / "begun").exists)
         first.kill()
     (node.root / "a.txt").write_text("half")
     again = make_spec("cat", "a.txt", code=spec.code)
@@ -607,7 +608,7 @@ def test_outputs_are_uploaded_while_the_job_runs(node: Node, service: BlobServic
     line = f"echo early > output/early.txt; {old}; while [ ! -e {tmp_path}/stop ]; do sleep 0.1; done"
     spec = make_spec(line, code=node.code({"a": ""}), folders=folders, logs=node.mirror)
     with node.start("node", spec, "--sync-seconds", "0.2") as running:
-        wait_until(lambda: "mine/output/early.txt" in service.blobs)
+        assert wait_until(lambda: "mine/output/early.txt" in service.blobs)
         assert running.poll() is None
         (tmp_path / "stop").touch()
         assert running.wait(PATIENCE) == 0
@@ -661,7 +662,7 @@ def test_a_job_that_is_stopped_while_its_data_comes_leaves_nothing(
     # Most of them never come, however late the signal does.
     service.page, service.hangs_after = 1000, 6
     with node.start("node", spec) as running:
-        wait_until(lambda: service.pieces > 5)
+        assert wait_until(lambda: service.pieces > 5)
         running.send_signal(signal.SIGTERM)
         assert running.wait(PATIENCE) == 128 + signal.SIGTERM
     assert not node.root.exists() and not list(node.folder.glob("root.*"))
@@ -764,17 +765,6 @@ def test_a_refused_request_names_no_token(node: Node, service: BlobService) -> N
     assert f"there is no code gone.zip in {service.url}" in done.stderr and "SENTINEL" not in done.stderr
 
 
-def wait_for(path: Path) -> None:
-    wait_until(path.exists)
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < until, "it did not come true"
-        time.sleep(0.02)
-
-
 def has_said(node: Node, text: str) -> bool:
     """Whether the node's log, which may not be there yet, has this text."""
     with suppress(FileNotFoundError):
@@ -818,7 +808,7 @@ def test_a_node_says_how_far_its_downloads_are_before_the_command_starts(node: N
         return [one.preparing for one in node_use(0, log.read_text().splitlines()).samples] if log.exists() else []
 
     with node.start("node", spec, "--sync-seconds", "0.05") as running:
-        wait_until(lambda: "data: 0 of 1 file, 2.1 MB of 3.15 MB" in samples())
+        assert wait_until(lambda: "data: 0 of 1 file, 2.1 MB of 3.15 MB" in samples())
         service.hangs_after = None
         service.over.set()
         assert running.wait(PATIENCE) == 0
@@ -849,7 +839,7 @@ def test_a_download_that_was_killed_goes_on_where_it_was(node: Node, service: Bl
     folders = (node.folder_link("data", "download"),)
     spec = make_spec("sh", "-c", "ls data | wc -l", code=node.code({"a": ""}), folders=folders)
     with node.start("prepare", spec) as first:
-        wait_until(lambda: (node.root / "data").is_dir() and len(list((node.root / "data").glob("[0-9]*"))) > 10)
+        assert wait_until(lambda: (node.root / "data").is_dir() and len(list((node.root / "data").glob("[0-9]*"))) > 10)
         first.kill()
     arrived = {path.name for path in (node.root / "data").glob("[0-9]*")}
     service.pause, service.requests = 0, []
@@ -915,7 +905,7 @@ def test_of_an_attempt_that_was_killed_only_what_arrived_is_kept(node: Node, ser
     spoil += "; touch ../../up; sleep 60"
     spec = make_spec("true", code=node.code({"data/old": ""}), folders=folders, setup=(spoil,))
     with node.start("prepare", spec) as first:
-        wait_for(node.folder / "up")
+        assert wait_until((node.folder / "up").exists)
         first.kill()
     service.requests = []
     again = make_spec("cd data; cat a.txt b.txt sub/c.txt; find . ! -type d | wc -l", code=spec.code)

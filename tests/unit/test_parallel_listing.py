@@ -18,6 +18,7 @@ from blobsync.local.sorted_runs import Spill
 from blobsync.plan.parallel_listing import Division, list_wide
 from blobsync.store.protocol import BlobInfo
 from tests.fakes.store import MemoryStore, Request, StoredBlob
+from tests.waiting import wait_until
 
 PARTS = st.sampled_from(("a", "b", "ab", "a-", "", "é", "f01", "f02", "f1"))
 NAMES = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
@@ -351,7 +352,4 @@ def test_an_error_of_one_listing_is_raised_and_ends_the_others(kind: type[Memory
     with pytest.raises(StorageError, match="said no"):
         for _ in list_wide(store, "t/", Spill(), Division(10, shares=8)):
             pass
-    ended = time.monotonic() + 30
-    while threading.active_count() > before and time.monotonic() < ended:
-        time.sleep(0.01)
-    assert threading.active_count() <= before
+    assert wait_until(lambda: threading.active_count() <= before)

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.rendezvous import FirstNodeState, RendezvousClient, RendezvousServer
 from tests.servers.ports import free_ports
+from tests.waiting import wait_until
 
 RUN = "me_1_0badcafe"
-
-
-def until(there: Callable[[], bool]) -> bool:
-    end = time.monotonic() + 60.0
-    while not there() and time.monotonic() < end:
-        time.sleep(0.02)
-    return there()
 
 
 @pytest.fixture
@@ -37,15 +31,15 @@ def place(port: int) -> Iterator[RendezvousServer]:
 def test_a_node_hears_what_holds_when_it_comes_and_each_change(place: RendezvousServer, port: int) -> None:
     place.broadcast("runs abc1")
     node = RendezvousClient(RUN, 2, "127.0.0.1", port)
-    assert until(lambda: node.state == FirstNodeState("abc1")) and place.present == {2}
+    assert wait_until(lambda: node.state == FirstNodeState("abc1")) and place.present == {2}
     place.broadcast("waits")
-    assert until(lambda: node.state == FirstNodeState())
+    assert wait_until(lambda: node.state == FirstNodeState())
     place.broadcast("runs abc2")
-    assert until(lambda: node.state == FirstNodeState("abc2"))
+    assert wait_until(lambda: node.state == FirstNodeState("abc2"))
     place.broadcast("over 7")
-    assert until(lambda: node.state == FirstNodeState(over=7))
+    assert wait_until(lambda: node.state == FirstNodeState(over=7))
     node.leave()
-    assert until(lambda: not place.present)
+    assert wait_until(lambda: not place.present)
 
 
 def test_a_node_that_says_nothing_at_its_end_is_waited_for_a_moment(port: int) -> None:
@@ -53,13 +47,13 @@ def test_a_node_that_says_nothing_at_its_end_is_waited_for_a_moment(port: int) -
     place.broadcast("runs a")
     with socket.create_connection(("127.0.0.1", port)) as killed:
         killed.sendall(f"hello {RUN} 1\n".encode())
-        assert until(lambda: place.present == {1})
+        assert wait_until(lambda: place.present == {1})
     time.sleep(0.5)
     assert place.present == {1}, "its connection may come back"
     again = RendezvousClient(RUN, 1, "127.0.0.1", port)
-    assert until(lambda: again.state.start == "a")
+    assert wait_until(lambda: again.state.start == "a")
     again.leave()
-    assert until(lambda: not place.present), "it has said that it has finished"
+    assert wait_until(lambda: not place.present), "it has said that it has finished"
     place.close()
 
 
@@ -69,14 +63,14 @@ def test_node_0_that_is_gone_is_missed_at_once_and_found_again(port: int) -> Non
     assert node.state == FirstNodeState(), "nobody is there yet"
     first = RendezvousServer(RUN, port, 4)
     first.broadcast("runs a")
-    assert until(lambda: node.state.start == "a")
+    assert wait_until(lambda: node.state.start == "a")
     first.close()
-    assert until(lambda: node.state == FirstNodeState())
+    assert wait_until(lambda: node.state == FirstNodeState())
     second = RendezvousServer(RUN, port, 4)
     second.broadcast("runs b")
-    assert until(lambda: node.state.start == "b")
+    assert wait_until(lambda: node.state.start == "b")
     second.broadcast("over 0")
-    assert until(lambda: node.state.over == 0)
+    assert wait_until(lambda: node.state.over == 0)
     second.close()
     time.sleep(0.5)
     assert node.state == FirstNodeState(over=0), "what the job ended with stays true"
@@ -107,7 +101,7 @@ def test_whoever_is_no_node_of_the_job_is_sent_away_and_changes_nothing(
             pass
     assert place.present == frozenset()
     node = RendezvousClient(RUN, 3, "127.0.0.1", port)
-    assert until(lambda: place.present == {3})
+    assert wait_until(lambda: place.present == {3})
     node.leave()
 
 

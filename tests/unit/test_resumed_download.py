@@ -32,6 +32,7 @@ from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.project_context import DEFAULTS, World, account, cluster
 from tests.fakes.store import Request
 from tests.fakes.tasks import noticed_by
+from tests.waiting import wait_until
 
 MIB = 1 << 20
 SIZE = 40 * MIB + 5
@@ -82,17 +83,10 @@ def stop_after(world: World, requests: int, noticed: threading.Event) -> None:
             assert noticed.wait(PATIENCE)
         elif number > requests:
             wanted = before_all + sum(each.size for each in seen[:requests])
-            wait_until(lambda: on_record(world) >= wanted)
+            assert wait_until(lambda: on_record(world) >= wanted)
             ctrl_c(noticed)
 
     world.store("eu").before = before
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def interrupted(world: World, requests: int = 3) -> str:
@@ -364,7 +358,7 @@ def test_what_landed_before_the_record_began_is_put_on_it(tmp_path: Path) -> Non
             # The first four land meanwhile, and then it is time for a record.
             time.sleep(0.6)
         elif number == 6:
-            wait_until(lambda: on_record(world) >= 8 * MIB)
+            assert wait_until(lambda: on_record(world) >= 8 * MIB)
             ctrl_c(noticed)
 
     world.store("eu").before = before

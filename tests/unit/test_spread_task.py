@@ -6,7 +6,6 @@ import errno
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import copy, download, upload
 from tests.fakes.tasks_of_a_job import KEY, task_of
+from tests.waiting import wait_until
 
 _FILES = 10
 
@@ -326,9 +326,7 @@ def test_a_signal_to_the_task_stops_its_processes_and_what_they_had_done_is_reco
     how = "super().move(task._replace(actions=task.actions[:3]), report, listener); (folder / str(os.getpid())).touch()"
     how += "; signal.pause()"
     process = _start(tmp_path, how)
-    until = time.monotonic() + 60
-    while len([path for path in tmp_path.iterdir() if path.name.isdigit()]) < 4 and time.monotonic() < until:
-        time.sleep(0.05)
+    assert wait_until(lambda: len([path for path in tmp_path.iterdir() if path.name.isdigit()]) == 4)
     process.send_signal(signal.SIGTERM)
     *_, stopped, recorded = _lines(process)
     assert (stopped, recorded) == ("stopped", "recorded 12 False")
@@ -337,15 +335,11 @@ def test_a_signal_to_the_task_stops_its_processes_and_what_they_had_done_is_reco
 
 def test_processes_end_with_the_task_that_was_killed(tmp_path: Path) -> None:
     process = _start(tmp_path, "(folder / str(os.getpid())).touch(); signal.pause()")
-    until = time.monotonic() + 60
-    while len([path for path in tmp_path.iterdir() if path.name.isdigit()]) < 4 and time.monotonic() < until:
-        time.sleep(0.05)
+    assert wait_until(lambda: len([path for path in tmp_path.iterdir() if path.name.isdigit()]) == 4)
     assert len(_alive(tmp_path)) == 4
     process.kill()
     process.wait()
-    while _alive(tmp_path) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not _alive(tmp_path)
+    assert wait_until(lambda: not _alive(tmp_path))
     assert process.stdout is not None
     process.stdout.close()
 

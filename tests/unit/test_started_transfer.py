@@ -24,6 +24,7 @@ from blobsync.plan.progress import Progress
 from blobsync.project.transfer import Transfer
 from tests.fakes.store import Request
 from tests.unit.test_project import Opened
+from tests.waiting import wait_until
 
 PATIENCE = 60.0
 
@@ -189,9 +190,7 @@ def test_stop_from_elsewhere_reaches_a_started_transfer_and_not_a_call(opened: O
     other = opened.open()
 
     def stop(transfer: Transfer) -> None:
-        end = time.monotonic() + PATIENCE
-        while not other.running() and time.monotonic() < end:
-            time.sleep(0.01)
+        assert wait_until(other.running)
         (id,) = other.running()
         other.stop(id)
 
@@ -221,9 +220,8 @@ def test_a_command_that_is_stopped_raises_as_after_ctrl_c_and_the_project_can_go
 
     def stop() -> None:
         assert gate.reached.wait(PATIENCE)
-        other, end = opened.open(), time.monotonic() + PATIENCE
-        while not other.running() and time.monotonic() < end:
-            time.sleep(0.01)
+        other = opened.open()
+        wait_until(other.running)
         for id in other.running():
             other.stop(id)
 

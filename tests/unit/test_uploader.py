@@ -9,9 +9,9 @@ from blobsync.keep.keeper import Found, Keeper
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.job_stores import JobStores
 from blobsync.node.uploader import Uploader
-from tests.e2e.world import wait_until
 from tests.fakes.blob_service import serve
 from tests.fakes.jobs import Node, make_spec
+from tests.waiting import wait_until
 
 
 class Faulty:
