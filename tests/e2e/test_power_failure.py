@@ -29,7 +29,7 @@ pytestmark = [
 ]
 SAMPLE = Path(__file__).parent.parent / "data/earlier_state"
 SOURCE = Path(__file__).with_name("waits_for_the_disk.c")
-# Three of the index, three of the log of transfers: docs/performance.md.
+# Three of the index, three of the log of transfers.
 WAITS = 6
 # In the downloads.
 FILES = 31
