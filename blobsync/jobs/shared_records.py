@@ -233,6 +233,8 @@ def _shown(spec: JobSpec) -> JobSpec:
         options["own_output"] = own
     if spec.hold:
         options["hold"] = spec.hold
+    if spec.options.get("on_cpu") is True:
+        options["on_cpu"] = True
     return JobSpec(
         spec.run_id,
         spec.argv,

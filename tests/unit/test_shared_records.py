@@ -193,6 +193,15 @@ def test_another_clone_lists_finds_and_follows_a_job(ann: Clone, bob: Clone) -> 
     assert bob.context.history.recent() == (bob.context.history.find(own.run_id),)
 
 
+def test_a_job_without_a_gpu_has_none_elsewhere(ann: Clone, bob: Clone, box: MemoryStore) -> None:
+    given = replace(ann.submit(num_gpu=2).spec, run_id="ann_1764000001_0badcafe", options={"on_cpu": True})
+    job = hand_over(ann.context, ann.context.cluster("uni"), given).record
+    name, state, spec = record_of(box, job)
+    assert (job.spec.gpus_per_node, job.spec.gpus, bob.jobs.find(job.run_id).spec.gpus) == (2, 0, 0)
+    forge(box, name, state, spec | {"options": {"on_cpu": "yes"}})
+    assert bob.jobs.find(job.run_id).spec.options == {"recalled": True}
+
+
 def test_a_listing_has_the_newest_and_costs_no_more(ann: Clone, bob: Clone, box: MemoryStore) -> None:
     jobs = [ann.submit("sleep", str(at), at=1_764_000_000 + at) for at in range(9)]
     box.requests.clear()
