@@ -214,7 +214,7 @@ def logs(
     tail: Annotated[int | None, option("--tail", min=1, metavar="N", help="Show only the last N lines.")] = None,
 ) -> Result:
     """Print the log of rank 0, or of another; -F follows all of them. Without an ID: of the newest job. ID/7 is task 7
-    of a sweep.
+    of a sweep, ID alone its first.
 
     \b
       blobsync logs -F
@@ -230,6 +230,8 @@ def logs(
         return Result(lines=_job_lines(session, jobs, record, rank, task), live=True, texts=True)
     log = jobs.read_log(record, rank=rank, tail=tail, task=task)
     run_id = log.record.run_id
+    if task is None and len(log.record.tasks) > 1:
+        session.note(_which_task(log.record))
     if not log.name:
         session.note(f"{run_id} has no such log{'' if log.record.info.state.is_final else ' yet'}")
     _note_age(session, log.fetched)
@@ -237,6 +239,15 @@ def logs(
     lines = list(log.lines)
     data = {"job_id": run_id, "log": log.name or "", "lines": lines, "logs": log_data(log.fetched), "left_behind": left}
     return Result(data, lines, texts=True)
+
+
+def _which_task(record: JobRecord) -> str:
+    """Which task of a sweep is shown, and how to see another: one that failed, if there is one."""
+    shown, *others = record.tasks
+    failed = [task for task in others if task.state.value == "Failed"]
+    other = (failed or others)[0].number
+    why = ", which failed" if failed else ""
+    return f"task {shown.number} of {len(record.tasks):,}; of task {other}{why}: blobsync logs {record.run_id}/{other}"
 
 
 def note_left_behind(session: Session, record: JobRecord, fetched: FetchedLogs) -> list[str]:
