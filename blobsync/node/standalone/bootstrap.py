@@ -18,7 +18,6 @@ import stat
 import sys
 import tempfile
 import time
-import urllib.request
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -42,8 +41,7 @@ class Boot:
     def hide(self, text: str) -> str:
         """The text without secrets, in each form that a URL or an error may have; the longest are replaced first."""
         given = [value.strip().lstrip("?") for kind in self.secrets.values() for value in kind.values()]
-        parts = given + re.findall(r"sig=([^&\s]+)", " ".join(given))
-        given = [form(part) for part in parts for form in (str, unquote)]
+        given = [form(one) for one in given + re.findall(r"sig=([^&\s]+)", " ".join(given)) for form in (str, unquote)]
         given += [quote(value, safe=safe) for value in given for safe in ("", IN_URLS)]
         for value in sorted({*given} - {""}, key=len, reverse=True):
             text = text.replace(value, "***")
@@ -51,6 +49,8 @@ class Boot:
 
     def fetch(self, container: str, path: str, target: Path, limit: int) -> None:
         """Fetch a blob of at most ``limit`` bytes (without a proxy for this machine), or a file of this node."""
+        import urllib.request  # late: it is half of this program's work, and most of a node's processes fetch nothing
+
         sas, until, problem, status = self.secrets.get("sas", {}), time.monotonic() + DEADLINE, "", 0
         if container.startswith(MOUNTED):
             return save(Path(container[len(MOUNTED) :]).open("rb"), target, limit, until)
