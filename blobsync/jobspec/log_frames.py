@@ -13,6 +13,9 @@ from __future__ import annotations
 import base64
 import re
 
+# The variable with the file for the last line of a task, framed like the others.
+LAST_LINE_VARIABLE = "BLOBSYNC_LAST_LINE"
+
 FIRST_LINE = re.compile(r"blobsync node [0-9]{1,6}, attempt [0-9]{1,6}")
 LINE = re.compile(r"\[(std_log(?:_process_[0-9]{1,7})?|node_[0-9]{1,6})(=?) ([0-9]{1,15})\] (.*)", re.DOTALL)
 

@@ -189,9 +189,14 @@ def tasks_of(cluster: Cluster, request: SubmitRequest) -> TaskArray | None:
     if cluster.platform not in SWEEPING:
         which = "Slurm, Kubernetes, Azure ML's own computes and this machine"
         raise UsageError(f"--sweep is for {which}, and {cluster.name} is {cluster.platform}")
-    if cluster.platform == "kubernetes" and shape_of(cluster, request).nodes > 1:
-        raise UsageError("a task of a sweep on Kubernetes has one node", hint="--nodes 1")
-    return replace(tasks, parallel=min(request.parallel or tasks.parallel, tasks.count))
+    parallel = min(request.parallel or tasks.parallel, tasks.count)
+    if parallel and cluster.platform == "kubernetes" and shape_of(cluster, request).nodes > 1:
+        queue = cluster.text("kubernetes.queue") or "NAME"
+        raise UsageError(
+            "--parallel: on Kubernetes a task of several nodes is a Job of its own, and only a queue counts those",
+            hint=f"omit --parallel; of kubernetes: {{queue: {queue}}} the quota in Kueue says how many run at a time",
+        )
+    return replace(tasks, parallel=parallel)
 
 
 def _read_array(cluster: Cluster, text: str, *, is_option: bool) -> TaskArray:

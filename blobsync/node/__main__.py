@@ -12,6 +12,7 @@ from types import TracebackType
 
 from blobsync.base.errors import SETUP_FAILED_EXIT, BlobsyncError, shell_code
 from blobsync.base.redaction import Secret, redact
+from blobsync.jobspec.log_frames import LAST_LINE_VARIABLE
 from blobsync.jobspec.spec import JobSpec, Secrets
 from blobsync.node import commands
 from blobsync.node.job import NodeArguments, NodeJob, demand_startable, parse_arguments, read_text
@@ -60,7 +61,8 @@ def _carry_out(arguments: NodeArguments, held: HeldSignals, environ: Mapping[str
     places = JobStores(secrets.sas, environ, arguments.secrets)
     job = NodeJob(spec, secret_env, arguments, environ, _node_rank(arguments, spec, environ))
     if arguments.echo:
-        with Echo(job.run_dir, job.node_rank, job.attempt):
+        last = environ.get(LAST_LINE_VARIABLE, "")
+        with Echo(job.run_dir, job.node_rank, job.attempt, last=last):
             return _do(arguments, job, places, held)
     return _do(arguments, job, places, held)
 

@@ -9,6 +9,7 @@ import io
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -19,16 +20,22 @@ _EVERY_SECONDS = 0.2
 _CHUNK = 1 << 20
 # A longer line is copied in parts of this size (bytes).
 _LONGEST = 1 << 16
+# Kubernetes keeps 4096 bytes of what a container says at its end.
+_LAST_BYTES = 1000
 
 
 class Echo:
     """Follows all logs below ``run_dir`` while in ``with``; writes the rest at its end."""
 
-    def __init__(self, run_dir: Path, node_rank: int, attempt: str, out: BinaryIO | None = None) -> None:
+    def __init__(
+        self, run_dir: Path, node_rank: int, attempt: str, out: BinaryIO | None = None, last: str = ""
+    ) -> None:
+        """``last`` is a file for the last line of the node's first process."""
         self._folders = (run_dir / "user_logs", run_dir / "system_logs")
         self._first = f"blobsync node {node_rank}, attempt {attempt}\n"
         self._out = out or sys.stdout.buffer
         self._seen: dict[Path, int] = {}
+        self._last_file, self._last_lines = last, dict[str, bytes]()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
@@ -44,6 +51,11 @@ class Echo:
         self._done.set()
         self._thread.join()
         self._pass_on(at_last=True)
+        if self._last_file and self._last_lines:
+            name = min(self._last_lines)
+            # The pod goes on as it was if its runtime has no such file.
+            with suppress(OSError):
+                Path(self._last_file).write_bytes(framed(name, 0, self._last_lines[name]))
 
     def _follow(self) -> None:
         while not self._done.wait(_EVERY_SECONDS):
@@ -69,5 +81,7 @@ class Echo:
                     return
                 for line in io.BytesIO(body[:whole]):
                     yield framed(path.stem, self._seen[path], line)
+                    if path.parent.name == "user_logs" and line.strip():
+                        self._last_lines[path.stem] = line[-_LAST_BYTES:]
                     self._seen[path] += len(line)
                 log.seek(self._seen[path])

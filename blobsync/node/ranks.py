@@ -85,8 +85,8 @@ def ranks_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> Ranks:
 
 def node_rank_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> int:
     """This node's rank. Raises ``NotReadyError`` if it is unknown and there are several nodes."""
-    # The index of a task is not that of a node.
-    names = _NODE_NAMES[:-1] if spec.tasks and spec.spread is None else _NODE_NAMES
+    # The index of a task is not that of a node; a task of several nodes has a Job of its own.
+    names = _NODE_NAMES[:-1] if spec.tasks and spec.spread is None and spec.nodes == 1 else _NODE_NAMES
     for name in names:
         if environ.get(name):
             return _number(environ, name, 0)

@@ -202,7 +202,7 @@ def test_tasks_of_a_sweep_are_pods_with_logs_and_outputs_of_their_own(lab: KubeL
     assert (ended["status"], ended["task_counts"]) == ("Failed", {"Completed": 1, "Failed": 1, "Canceled": 1}), ended
     tasks = lab.ask("q", job_id)["jobs"][0]["tasks"]
     assert [(each["index"], each["exit_code"]) for each in tasks] == [(0, 0), (1, 1), (2, None)]
-    assert tasks[1]["last_line"] == "$(pwd)"
+    assert [each["last_line"] for each in tasks] == ["a b", "$(pwd)", "it's"]
     assert lab.run("logs", f"{job_id}/2").out == "it's\n"
     own = f"mine/output/{job_id}"
     assert lab.container.names(f"{own}/") == [f"{own}/{number}/word" for number in range(3)]
@@ -211,6 +211,33 @@ def test_tasks_of_a_sweep_are_pods_with_logs_and_outputs_of_their_own(lab: KubeL
     lab.until(next_id)
     assert [each["index"] for each in lab.ask("q", next_id)["jobs"][0]["tasks"]] == [1]
     assert lab.container.names(f"mine/output/{next_id}/") == [f"mine/output/{next_id}/1/word"]
+
+
+def test_tasks_of_several_nodes_begin_and_end_as_a_whole(lab: KubeLab, kube_cluster: RealCluster) -> None:
+    lab.kubernetes(nodes=2, output="per_job")
+    line = "echo {word} $RANK of $WORLD_SIZE at $MASTER_ADDR; [ $RANK = 1 ] || touch $BLOBSYNC_OUTPUT/{word};"
+    line += " case {word}$RANK in b1) exit 5;; b0|c?) sleep 600;; esac"
+    job_id = lab.submit("k8s", "--sweep", "word=a,b,c", line, gpus=2)
+    assert wait_until(lambda: states(lab, job_id) == ["Completed", "Failed", "Running"], seconds=PATIENCE, pause=0.3)
+    name = lab.name_of(job_id)
+    assert lab.run("logs", f"{job_id}/0", "--rank", "1").out == f"a 1 of 2 at {name}-0.{name}\n"
+    lab.run("abort", f"{job_id}/2")
+    ended = lab.until(job_id)
+    assert ended["task_counts"] == {"Completed": 1, "Failed": 1, "Canceled": 1}, ended
+    assert ended["reason"].startswith("task 1: node 1 (") and "and the task ended with it" in ended["reason"]
+    tasks = lab.ask("q", job_id)["jobs"][0]["tasks"]
+    assert [each["exit_code"] for each in tasks] == [0, 5, None]
+    assert tasks[0]["last_line"] == f"a 0 of 2 at {name}-0.{name}"
+    assert f"of task 1, which failed: blobsync logs {job_id[-8:]}/1" in lab.run("logs", job_id).err
+    own = f"mine/output/{job_id}"
+    assert lab.container.names(f"{own}/") == [f"{own}/{number}/{word}" for number, word in enumerate("abc")]
+    assert kube_cluster.json("get", "secrets", "-n", lab.namespace)["items"] == []
+    next_id = lab.ask("resubmit", job_id, "--failed")["job_id"]
+    lab.run("abort", next_id)
+    assert lab.until(next_id)["task_counts"] == {"Canceled": 1}
+    assert lab.ask("q", next_id)["jobs"][0]["tasks"][0]["index"] == 1
+    jobs = [each["metadata"]["name"] for each in kube_cluster.json("get", "jobs", "-n", lab.namespace)["items"]]
+    assert sorted(jobs) == sorted([name, f"{name}-t1", f"{name}-t2", lab.name_of(next_id)])
 
 
 @pytest.mark.soak

@@ -52,10 +52,8 @@ class _Road:
     def __init__(self, bytes_per_second: float | None) -> None:
         self._rate = bytes_per_second
         self._free = 0.0
-        self.carried = 0
 
     def free_at(self, size: int, now: float) -> float:
-        self.carried += size
         if not self._rate:
             return now
         self._free = max(self._free, now) + size / self._rate
@@ -124,8 +122,6 @@ class DelayProxy:
     def command(self, name: str, values: Mapping[str, Any]) -> Any:
         if name == "connections":
             return self._connections
-        if name == "sent":
-            return self._roads[0].carried
         raise ValueError(f"no such command: {name}")
 
 
@@ -135,10 +131,6 @@ class DelayHandle(child.ServerProcess):
     def connections(self) -> int:
         """The number of connections so far."""
         return int(self.ask("connections"))
-
-    def sent(self) -> int:
-        """The bytes that went to the service so far, those of requests' headers too."""
-        return int(self.ask("sent"))
 
 
 @contextmanager

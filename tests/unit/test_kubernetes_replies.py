@@ -349,13 +349,16 @@ def test_the_echo_copies_all_logs_with_their_names(tmp_path: Path) -> None:
     log = tmp_path / "user_logs" / "std_log.txt"
     log.parent.mkdir()
     out = io.BytesIO()
-    with Echo(tmp_path, 0, "1", out):
+    last = tmp_path / "last"
+    with Echo(tmp_path, 0, "1", out, str(last)):
         log.write_bytes(b"one\ntw")
+        log.with_name("std_log_process_1.txt").write_bytes(b"another")
     lines = out.getvalue().decode().splitlines()
     assert lines[0] == "blobsync node 0, attempt 1"
     found = [each for line in lines[1:] if (each := unframed(line))]
-    assert b"".join(body for _, _, body in found) == b"one\ntw"
-    assert [(at, body) for _, at, body in found if body] == [(0, b"one\n"), (4, b"tw")]
+    assert [(at, body) for name, at, body in found if body and name == "std_log"] == [(0, b"one\n"), (4, b"tw")]
+    # The end of the first process, and of its last line what a pod's status has room for.
+    assert unframed(last.read_text().rstrip("\n")) == ("std_log", 0, b"tw")
 
 
 def stamped(*lines: str, second: int = 0) -> str:

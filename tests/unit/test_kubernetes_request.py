@@ -65,7 +65,7 @@ def test_several_nodes_are_one_indexed_job_whose_first_failure_ends_all(tmp_path
     assert main["resources"] == {"limits": {"nvidia.com/gpu": "4"}}
     (service,) = of_kind(made, "Service")
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"] is True
-    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": NAME}
+    assert service["spec"]["selector"] == {"blobsync.dev/run": NAME}
 
 
 def test_one_node_comes_back_after_an_eviction(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_what_is_printed_has_blank_secrets_and_what_is_made_has_theirs(tmp_path:
     assert pod_of(made)["containers"][0]["image"] == "acr.example/trainer:1"
     request: KubernetesRequest = made.request
     secrets = Secrets({CONTAINER: "sig=1"}, {"MY_TOKEN": "t"})
-    bodies = request.owned("uid-1", secrets, pull_login("acr.example", "me", "pw"))
+    bodies = request.owned(["uid-1"], secrets, pull_login("acr.example", "me", "pw"))
     demand_valid("---\n".join(json.dumps(body) + "\n" for body in bodies))
     assert Secrets.from_json(bodies[0]["stringData"]["secrets.json"]) == secrets
     assert json.loads(bodies[1]["stringData"][".dockerconfigjson"])["auths"]["acr.example"]["auth"] == "bWU6cHc="
@@ -121,13 +121,14 @@ def test_what_is_printed_has_blank_secrets_and_what_is_made_has_theirs(tmp_path:
 
 def test_the_job_is_made_suspended_and_out_of_its_queue_and_then_released(tmp_path: Path) -> None:
     request: KubernetesRequest = plan(tmp_path, config_param=COPIED).request
-    assert request.suspended_job()["spec"]["suspend"] is True and "suspend" not in request.job["spec"]
+    (suspended,) = request.suspended_jobs()
+    assert suspended["spec"]["suspend"] is True and "suspend" not in request.job["spec"]
     assert request.release(5) == {
         "metadata": {"annotations": {"blobsync.dev/released": "5"}},
         "spec": {"suspend": False},
     }
     queued: KubernetesRequest = plan(tmp_path, config_param=COPIED, kubernetes={"queue": "team"}).request
-    assert "kueue.x-k8s.io/queue-name" not in queued.suspended_job()["metadata"]["labels"]
+    assert "kueue.x-k8s.io/queue-name" not in queued.suspended_jobs()[0]["metadata"]["labels"]
     # Kueue starts it.
     assert queued.release(5)["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team"}
     assert "spec" not in queued.release(5)
@@ -155,7 +156,7 @@ def test_folders_to_mount_are_volumes_of_the_csi_driver(tmp_path: Path) -> None:
     secret = of_kind(made, "Secret")[1]
     assert secret["stringData"] == {"azurestorageaccountname": "acct", "azurestorageaccountsastoken": ""}
     request: KubernetesRequest = made.request
-    bodies = request.owned("uid-1", Secrets({CONTAINER: "?sig=1"}), "")
+    bodies = request.owned(["uid-1"], Secrets({CONTAINER: "?sig=1"}), "")
     assert bodies[1]["stringData"]["azurestorageaccountsastoken"] == "sig=1"
     assert "ownerReferences" not in next(each for each in bodies if each["kind"] == "PersistentVolume")["metadata"]
     (files,) = of_kind(made, "ConfigMap")

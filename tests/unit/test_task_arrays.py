@@ -14,21 +14,24 @@ import pytest
 import yaml
 
 from blobsync.backends import create_backend
-from blobsync.backends.kubernetes.replies import job_info, last_lines, read_jobs, read_pods
+from blobsync.backends.kubernetes.replies import job_info, last_lines, read_jobs, read_pods, sweep_info
 from blobsync.backends.local.run_files import RunFiles
 from blobsync.backends.local.task_pool import TaskPool
 from blobsync.backends.protocol import Refused, Surroundings
 from blobsync.backends.slurm.script import build_script
-from blobsync.base.errors import ENDED_ALONE_EXIT, SubmissionError, TooManyTasksError
+from blobsync.base.errors import ENDED_ALONE_EXIT, SubmissionError, TooManyTasksError, UsageError
 from blobsync.base.process import Completed, RunningProcess
 from blobsync.jobs.context import settings_of
+from blobsync.jobspec.make_spec import SubmitRequest
 from blobsync.jobspec.spec import JobSpec, Secrets, State, TaskArray
-from tests.fakes.aml_configs import load
+from blobsync.jobspec.sweep import sweep
+from tests.fakes.aml_configs import CONTAINER, load
 from tests.fakes.jobs import make_spec
-from tests.fakes.kubernetes import demand_valid
+from tests.fakes.kubernetes import demand_valid, plan
 from tests.fakes.runner import ScriptedRunner
 from tests.unit.project_files import NO_ENVIRON
 from tests.unit.test_kubernetes_replies import job, pod
+from tests.unit.test_kubernetes_request import COPIED
 from tests.unit.test_slurm import ScriptedProcess, file_work, make_backend
 
 _TASKS = TaskArray(12, 4, cpus=4)
@@ -156,6 +159,83 @@ def test_a_sweep_is_an_indexed_job_whose_pods_know_the_numbers_of_its_tasks(tmp_
     assert [each.task for each in pods] == [7]
 
 
+def test_tasks_of_several_nodes_have_a_job_each_under_one_label(tmp_path: Path) -> None:
+    tasks = TaskArray(2, 0, numbers=(3, 7), names=("n",), rows=(("a",), ("b",)))
+    made = plan(tmp_path, SubmitRequest(("x", "{n}"), 8, tasks=tasks), config_param=COPIED)
+    first, second = (each for each in yaml.safe_load_all(made.text) if each["kind"] == "Job")
+    name = first["metadata"]["name"]
+    assert second["metadata"]["name"] == f"{name}-t1"
+    for one, number in ((first, "3"), (second, "7")):
+        assert one["metadata"]["labels"]["blobsync.dev/run"] == name
+        assert one["metadata"]["annotations"]["blobsync.dev/task"] == number
+        spec, pod_of_it = one["spec"], one["spec"]["template"]["spec"]
+        assert (spec["completions"], spec["parallelism"], spec["backoffLimit"]) == (2, 2, 0)
+        assert spec["podFailurePolicy"]["rules"][0]["action"] == "FailJob" and pod_of_it["subdomain"] == name
+        env = {each["name"]: each.get("value") for each in pod_of_it["containers"][0]["env"]}
+        own = one["metadata"]["name"]
+        assert (env["MASTER_ADDR"], env["BLOBSYNC_TASK"]) == (f"{own}-0.{name}", number)
+        assert env["BLOBSYNC_HOSTS"] == f"{own}-0.{name},{own}-1.{name}"
+    # All other objects go with the last of the Jobs.
+    bodies = made.request.owned(["u1", "u2"], Secrets({CONTAINER: "sig=1"}, {"MY_TOKEN": "t"}), "")
+    owners = [[(each["name"], each["uid"]) for each in body["metadata"]["ownerReferences"]] for body in bodies]
+    assert owners == [[(name, "u1"), (f"{name}-t1", "u2")]] * 3
+    restricted = [each["spec"]["template"]["spec"] for each in made.request.restricted().jobs]
+    assert all("securityContext" in each for each in restricted)
+
+
+def test_so_many_jobs_at_a_time_are_counted_by_a_queue_alone(tmp_path: Path) -> None:
+    for count, parallel in ((4, 2), (500, 0)):
+        asked = SubmitRequest(("x",), 8, tasks=sweep([f"n=0..{count}"]), parallel=parallel)
+        with pytest.raises(UsageError, match=r"only a queue counts those|501 tasks of several nodes"):
+            plan(tmp_path, asked, config_param=COPIED)
+
+
+def _of_task(number: int, index: int, phase: str, **more: Any) -> dict[str, Any]:
+    body = pod(index, phase, **more)
+    body["metadata"].setdefault("annotations", {})["blobsync.dev/task"] = str(number)
+    body["metadata"]["name"] += f"-of-{number}"
+    body["metadata"]["labels"]["batch.kubernetes.io/job-name"] = f"j{number}"
+    return body
+
+
+def test_a_sweep_is_as_its_tasks_jobs_are() -> None:
+    def one(number: int, *conditions: tuple[str, str, str], **more: str) -> dict[str, Any]:
+        notes = {"blobsync.dev/task": str(number), "blobsync.dev/task-numbers": "3-6", **more}
+        body = job(*conditions, notes=notes, completions=2, parallelism=2)
+        body["metadata"]["name"] = f"j{number}"
+        return body
+
+    said = "Container main for pod train/me-1-0badcafe-1-abcde failed with exit code 5 matching FailJob rule"
+    bodies = [one(3, ("Complete", "", "")), one(4, ("Failed", "PodFailurePolicy", said)), one(5)]
+    pods = [_of_task(5, index, "Running") for index in range(2)]
+
+    def told(*jobs_bodies: dict[str, Any]) -> Any:
+        found = read_jobs({"items": list(jobs_bodies)})
+        of = {
+            each.name: [each_pod for each_pod in read_pods({"items": pods}) if each_pod.job == each.name]
+            for each in found
+        }
+        return sweep_info([(each, of[each.name]) for each in found], {})
+
+    info = told(*bodies)
+    assert (info.state, info.reason) == (State.RUNNING, "") and {each.task for each in read_pods({"items": pods})} == {
+        5
+    }
+    # Of task 6 nothing is said: whatever was known of it stays.
+    assert [(each.number, each.state, each.exit_code) for each in info.tasks] == [
+        (3, State.COMPLETED, 0),
+        (4, State.FAILED, 5),
+        (5, State.RUNNING, None),
+    ]
+    info = told(*bodies[:2])
+    assert (info.state, info.exit_code) == (State.FAILED, 5)
+    assert info.reason == "task 4: node 1 ended with exit code 5, and the task ended with it"
+    # Those that waited in a queue were deleted when the job was canceled.
+    info = told(bodies[0], one(4, ("Failed", "DeadlineExceeded", ""), **{"blobsync.dev/canceled": "1"}))
+    assert [each.state for each in info.tasks] == [State.COMPLETED, *[State.CANCELED] * 3]
+    assert info.state is State.CANCELED
+
+
 def test_a_task_that_was_ended_alone_is_canceled_and_one_that_failed_has_its_last_line() -> None:
     notes = {"blobsync.dev/task-numbers": "3,7"}
     pods = [pod(index, "Failed") for index in range(2)]
@@ -172,7 +252,7 @@ def test_a_task_that_was_ended_alone_is_canceled_and_one_that_failed_has_its_las
         (3, State.CANCELED, None),
         (7, State.FAILED, 1),
     ]
-    assert last_lines(read_pods({"items": pods})) == {7: "it broke\n"}
+    assert last_lines(read_pods({"items": pods})) == {7: "it broke"}
 
 
 def _info(pods: Sequence[dict[str, Any]], *conditions: tuple[str, str, str], done: str = "") -> Any:

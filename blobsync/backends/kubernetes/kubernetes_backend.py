@@ -111,7 +111,10 @@ class KubernetesBackend:
         for place, group in by_place.items():
             names = [object_name(ref.run_id) for ref in group]
             jobs = replies.read_jobs(place.ours("Job", names))
-            self._granted.update({job.run_id: 0 if job.is_over else job.granted for job in jobs})
+            granted = dict.fromkeys((job.run_id for job in jobs), 0)
+            for job in jobs:
+                granted[job.run_id] = max(granted[job.run_id], 0 if job.is_over else job.granted)
+            self._granted.update(granted)
             found.update((info.run_id, info) for info in _infos(place, jobs, names))
         gone = "the cluster does not know it (any more)"
         return tuple(found.get(ref.run_id) or RunInfo(ref.run_id, State.UNKNOWN, reason=gone) for ref in refs)
@@ -129,7 +132,7 @@ class KubernetesBackend:
         return self._logs(ref, lambda pod: pod.task == number)
 
     def last_lines(self, ref: JobRef) -> Mapping[int, str]:
-        """Of the tasks that failed: each line of another one would be a request."""
+        """Of the tasks that have ended: each line of another one would be a request."""
         return replies.last_lines(replies.read_pods(self._place_of(ref).ours("Pod", [object_name(ref.run_id)])))
 
     def _logs(self, ref: JobRef, wanted: Callable[[replies.Pod], bool]) -> Sequence[LogFile]:
@@ -138,7 +141,7 @@ class KubernetesBackend:
         reader = self._pod_logs.setdefault(place, PodLogs(lambda pod, since: _read_pod(place, pod, since)))
         found: dict[str, KnownBytes] = {}
         for pod in pods:
-            if pod.has_log and pod.job == name and wanted(pod):
+            if pod.has_log and (pod.job == name or pod.has_own_job) and wanted(pod):
                 found.update(reader.update(pod))
         self._read.update((f"{name}/{log}", known) for log, known in found.items())
         return tuple(LogFile(log, each.end, f"{name}/{log}", each.begins) for log, each in sorted(found.items()))
@@ -151,19 +154,13 @@ class KubernetesBackend:
     # -- changing -----------------------------------------------------------------------------------------------
 
     def cancel(self, ref: JobRef) -> Outcome:
-        place, name = self._place_of(ref), object_name(ref.run_id)
+        place = self._place_of(ref)
         try:
-            job = replies.read_kubernetes_job(place.get("Job", name))
-            if job.run_id != ref.run_id:
+            jobs = self._jobs(place, ref)
+            if not jobs:
                 return Refused(JobNotFoundError(f"the cluster does not know {ref.run_id}"))
-            if job.is_over or job.leaving:
-                return Accepted(ref)
-            if job.suspended and not job.active:
-                # The time limit of a Job that waits in a queue does not count down.
-                place.delete("Job", name)
-            else:
-                notes = {"annotations": {CANCELED_NOTE: str(int(time.time()))}}
-                place.patch_job(name, {"metadata": notes, "spec": {"activeDeadlineSeconds": _AT_ONCE}})
+            with ThreadPoolExecutor(_AT_A_TIME) as pool:
+                list(pool.map(lambda job: _cancel(place, job), jobs))
         except DOUBTFUL as error:
             return Unknown(error)
         except BlobsyncError as error:
@@ -174,7 +171,10 @@ class KubernetesBackend:
         try:
             place, name = self._place_of(ref), object_name(ref.run_id)
             pods = [pod for pod in replies.read_pods(place.ours("Pod", [name])) if pod.task == number]
-            if pods and pods[-1].is_over:
+            if pods and all(pod.is_over for pod in replies.latest_pods(pods)):
+                return Accepted(ref)
+            if pods and pods[-1].has_own_job:
+                place.patch_job(pods[-1].job, _at_once())
                 return Accepted(ref)
             if not (pods and pods[-1].running):
                 said = f"task {number} of {ref.run_id} does not run, and Kubernetes takes no task out of its queue"
@@ -212,7 +212,8 @@ class KubernetesBackend:
         place, name = self._place_of(ref), object_name(ref.run_id)
         secret = place.get("Secret", name)
         place.replace({**secret, "stringData": {SECRETS_KEY: with_own_keys(secret, secrets).to_json()}})
-        place.patch_job(name, {"metadata": {"annotations": {RENEWED_NOTE: str(int(time.time()))}}})
+        running = next((job.name for job in self._jobs(place, ref) if not job.is_over), name)
+        place.patch_job(running, {"metadata": {"annotations": {RENEWED_NOTE: str(int(time.time()))}}})
 
     def remove_secrets(self, refs: Sequence[JobRef]) -> None:
         """The cluster itself removes them only with the Job, days later."""
@@ -250,11 +251,19 @@ class KubernetesBackend:
         """The current pod of this node."""
         place, name = self._place_of(ref), object_name(ref.run_id)
         pods = [pod for pod in replies.read_pods(place.ours("Pod", [name])) if pod.running and not pod.leaving]
+        if pods and pods[0].has_own_job:
+            look = place.kubectl.shown("exec", "-it", pods[0].name, "-n", place.namespace, "--", "sh")
+            raise JobError(f"the tasks of {ref.run_id} have several nodes each: a number names none", hint=look)
         pod = next((pod for pod in reversed(pods) if pod.index == node), None)
         if pod is None:
             there = ", ".join(sorted({str(pod.index) for pod in pods})) or "none"
             raise JobError(f"node {node} of {ref.run_id} does not run", hint=f"nodes that run: {there}")
         return pod.name
+
+    def _jobs(self, place: Place, ref: JobRef) -> Sequence[KubernetesJob]:
+        """Its Job, or those of its tasks."""
+        found = replies.read_jobs(place.ours("Job", [object_name(ref.run_id)]))
+        return [job for job in found if job.run_id == ref.run_id]
 
     # -- the cluster --------------------------------------------------------------------------------------------
 
@@ -305,7 +314,31 @@ def _infos(place: Place, jobs: Sequence[KubernetesJob], names: Sequence[str]) ->
     if any(replies.lacks_nodes(job, by_job.get(job.name, ())) for job in jobs):
         with suppress(BackendDeniedError):
             events = replies.read_warnings(place.get("Event", fieldSelector="type=Warning"))
-    return tuple(_info(job, by_job.get(job.name, ()), events, place.kubectl.shown) for job in jobs)
+    shown, found = place.kubectl.shown, list[RunInfo]()
+    sweeps: dict[str, list[tuple[KubernetesJob, Sequence[Pod]]]] = {}
+    for job in jobs:
+        if job.task is None:
+            found.append(_info(job, by_job.get(job.name, ()), events, shown))
+        else:
+            sweeps.setdefault(job.run_id, []).append((job, by_job.get(job.name, ())))
+    return (*found, *(replies.sweep_info(each, events, shown) for each in sweeps.values()))
+
+
+def _cancel(place: Place, job: KubernetesJob) -> None:
+    """End a Job, unless it has ended."""
+    if job.is_over or job.leaving:
+        return
+    if job.suspended and not job.active:
+        # The time limit of a Job that waits in a queue does not count down.
+        place.delete("Job", job.name)
+    else:
+        place.patch_job(job.name, _at_once())
+
+
+def _at_once() -> Mapping[str, object]:
+    """The change that ends a Job."""
+    notes = {"annotations": {CANCELED_NOTE: str(int(time.time()))}}
+    return {"metadata": notes, "spec": {"activeDeadlineSeconds": _AT_ONCE}}
 
 
 def _info(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], shown: replies.Shown) -> RunInfo:

@@ -12,12 +12,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from blobsync.backends.kubernetes.object_names import FAILURES_NOTE, IGNORED_NOTE, MANAGED_BY, RUN_LABEL, US, pull_name
+from blobsync.backends.kubernetes.object_names import (
+    FAILURES_NOTE,
+    IGNORED_NOTE,
+    MANAGED_BY,
+    RUN_LABEL,
+    US,
+    JobName,
+    pull_name,
+)
 from blobsync.backends.kubernetes.settings import KubernetesSettings
 from blobsync.base.errors import ENDED_ALONE_EXIT, ConfigError
 from blobsync.base.locations import MountedLocation
+from blobsync.jobspec.log_frames import LAST_LINE_VARIABLE
 from blobsync.jobspec.node_archive import travelling_sources
-from blobsync.jobspec.spec import FolderLink, JobSpec
+from blobsync.jobspec.spec import TASK_VARIABLE, FolderLink, JobSpec
 
 _MODES = ("mount", "ro_mount")
 MOUNTED_AT = "/blobsync/mounts"
@@ -101,6 +110,8 @@ CONTAINER = "main"
 FILES, _SECRETS, _WORK = "/blobsync/files", "/blobsync/secrets", "/blobsync/work"
 RUN_DIR = f"{_WORK}/run"
 _ENDED_ALONE = f"{_WORK}/ended-alone"
+# What is in this file at the end of a container is in the pod's status.
+_SAID = "/blobsync/last-line"
 # After SIGTERM: the program's own ten seconds, then the last uploads.
 _GRACE_SECONDS = 60
 # A container's first process ignores signals without a handler, and Python takes a while to install one.
@@ -126,10 +137,10 @@ def node_files(spec: JobSpec) -> dict[str, str]:
 
 
 def pod_template(
-    spec: JobSpec, name: str, settings: KubernetesSettings, mounts: Sequence[Mount], *, several: bool
+    spec: JobSpec, name: JobName, settings: KubernetesSettings, mounts: Sequence[Mount], *, several: bool
 ) -> dict[str, Any]:
     """``several``: the job has, or may get, more than one node, which find each other by name."""
-    labels = {MANAGED_BY: US, RUN_LABEL: name}
+    labels = {MANAGED_BY: US, RUN_LABEL: name.run}
     content: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": _GRACE_SECONDS,
@@ -137,7 +148,7 @@ def pod_template(
         "enableServiceLinks": False,
     }
     if several:
-        content["subdomain"] = name
+        content["subdomain"] = name.run
     if settings.service_account:
         content["serviceAccountName"] = settings.service_account
         # https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html
@@ -151,16 +162,16 @@ def pod_template(
     if settings.security.pod:
         content["securityContext"] = dict(settings.security.pod)
     pull = [settings.pull_secret] if settings.pull_secret else []
-    pull += [pull_name(name)] if settings.registry else []
+    pull += [pull_name(name.run)] if settings.registry else []
     if pull:
         content["imagePullSecrets"] = [{"name": each} for each in pull]
     content["containers"] = [_container(spec, name, settings, mounts, several)]
-    content["volumes"] = _volumes(name, settings, mounts)
+    content["volumes"] = _volumes(name.run, settings, mounts)
     return {"metadata": {"labels": labels}, "spec": content}
 
 
 def _container(
-    spec: JobSpec, name: str, settings: KubernetesSettings, mounts: Sequence[Mount], several: bool
+    spec: JobSpec, name: JobName, settings: KubernetesSettings, mounts: Sequence[Mount], several: bool
 ) -> dict[str, Any]:
     command = ["/bin/sh", "-c", _FIRST, "blobsync", _literal(settings.python), "-I", f"{FILES}/bootstrap.py", "node"]
     command += ["--job", f"{FILES}/job.json", "--secrets", f"{_SECRETS}/secrets.json"]
@@ -178,8 +189,10 @@ def _container(
         "name": CONTAINER,
         "image": settings.image,
         "command": command,
-        # The end of the log of a task that failed, without a request for each.
-        **({"terminationMessagePolicy": "FallbackToLogsOnError"} if spec.tasks else {}),
+        # The end of a task, without a request for each: of one that is killed, what the kubelet has of its log.
+        **(
+            {"terminationMessagePath": _SAID, "terminationMessagePolicy": "FallbackToLogsOnError"} if spec.tasks else {}
+        ),
         "env": _environment(spec, name, settings, several),
         "resources": {"limits": limits} if (limits := _limits(spec, settings)) else {},
         "volumeMounts": volumes,
@@ -187,14 +200,18 @@ def _container(
     }
 
 
-def _environment(spec: JobSpec, name: str, settings: KubernetesSettings, several: bool) -> list[dict[str, Any]]:
+def _environment(spec: JobSpec, name: JobName, settings: KubernetesSettings, several: bool) -> list[dict[str, Any]]:
     """Variables for the node program; the job's own are in its specification, secret ones in the Secret."""
     plain = {"BLOBSYNC_SCRATCH": _literal(settings.scratch or _WORK)}
     if several:
         # The master is index 0: https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
-        plain["MASTER_ADDR"] = f"{name}-0.{name}"
+        plain["MASTER_ADDR"] = f"{name.own}-0.{name.run}"
         nodes = max(spec.nodes, spec.max_nodes or 0)
-        plain["BLOBSYNC_HOSTS"] = ",".join(f"{name}-{number}.{name}" for number in range(nodes))
+        plain["BLOBSYNC_HOSTS"] = ",".join(f"{name.own}-{number}.{name.run}" for number in range(nodes))
+    if name.task is not None:
+        plain[TASK_VARIABLE] = str(name.task)
+    if spec.tasks:
+        plain[LAST_LINE_VARIABLE] = _SAID
     entries: list[dict[str, Any]] = [{"name": key, "value": value} for key, value in plain.items()]
     for key, note in (("BLOBSYNC_FAILURES", FAILURES_NOTE), ("BLOBSYNC_EVICTIONS", IGNORED_NOTE)):
         entries.append({"name": key, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{note}']"}}})

@@ -171,7 +171,7 @@ class _Look:
                 return
             fitting = request.restricted() if level == RESTRICTED else request
             before = len(notes)
-            self._place.kubectl.create(self._place.path("Job"), fitting.suspended_job(), dry=True)
+            self._place.kubectl.create(self._place.path("Job"), fitting.suspended_jobs()[0], dry=True)
         except BlobsyncError as error:
             yield failed_check(self._about, "pod security", error, UNTRIED)
             return

@@ -27,6 +27,7 @@ from blobsync.backends.kubernetes.object_names import (
     RENEWED_NOTE,
     RUN_ID_NOTE,
     RUN_LABEL,
+    TASK_NOTE,
     TASKS_NOTE,
 )
 from blobsync.backends.kubernetes.pod import CONTAINER
@@ -36,6 +37,7 @@ from blobsync.base.formatting import count_text, quoted
 from blobsync.jobspec.log_frames import unframed
 from blobsync.jobspec.spec import RUN_ID, RunInfo, State, StateChange, TaskInfo
 from blobsync.jobspec.sweep import MOST_TASKS, read_array
+from blobsync.jobspec.task_states import together
 
 # https://kubernetes.io/docs/concepts/containers/images/: the kubelet's reasons for an image that cannot be pulled.
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
@@ -86,8 +88,9 @@ class Pod:
     begun: float | None = None
     ran: float | None = None
     finished: float | None = None
-    # Of a sweep: its number, and of one that failed the end of its log.
+    # Of a sweep: its number, whether that has a Job of its own, and at its end its last line, or the end of its log.
     task: int | None = None
+    has_own_job: bool = False
     said: str = ""
 
     @property
@@ -112,8 +115,8 @@ class Pod:
 class KubernetesJob:
     """One Job. ``conditions`` are those that are true: type -> (reason, message, time).
 
-    It requests ``nodes`` nodes and runs with ``least`` of them; those of an ``array`` are its tasks. Indexes in
-    ``succeeded`` are complete; those in ``failed`` are not retried.
+    It requests ``nodes`` nodes and runs with ``least`` of them; those of an ``array`` are its tasks. It may also be one
+    ``task`` of a sweep. Indexes in ``succeeded`` are complete; those in ``failed`` are not retried.
     """
 
     name: str
@@ -124,6 +127,7 @@ class KubernetesJob:
     least: int
     elastic: bool = False
     array: bool = False
+    task: int | None = None
     # The numbers of a sweep's tasks, by index.
     numbers: Sequence[int] = ()
     succeeded: tuple[range, ...] = ()
@@ -182,6 +186,7 @@ def read_kubernetes_job(body: Mapping[str, Any]) -> KubernetesJob:
         least=min(least, nodes),
         elastic=elastic,
         array=array,
+        task=_own_task(notes),
         numbers=_task_numbers(notes),
         succeeded=_indexes(_text(status, "completedIndexes")),
         failed=_indexes(_text(status, "failedIndexes")),
@@ -212,6 +217,7 @@ def _read_pod(body: Mapping[str, Any]) -> Pod:
     state = _map(next((one for one in containers if _text(one, "name") == CONTAINER), {}), "state")
     scheduled, target = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
     index = _digits(_text(labels, INDEX_LABEL) or _text(notes, INDEX_LABEL))
+    own_task = _own_task(notes)
     limits = [_map(one, "resources", "limits") for one in _list(_map(body, "spec"), "containers")]
     return Pod(
         name=_text(body, "metadata", "name"),
@@ -233,7 +239,8 @@ def _read_pod(body: Mapping[str, Any]) -> Pod:
         begun=_when(body, "status", "startTime"),
         ran=_when(state, "running", "startedAt") or _when(state, "terminated", "startedAt"),
         finished=_when(state, "terminated", "finishedAt"),
-        task=next(iter(_task_numbers(notes)[index : index + 1]), None),
+        task=next(iter(_task_numbers(notes)[index : index + 1]), None) if own_task is None else own_task,
+        has_own_job=own_task is not None,
         said=_text(state, "terminated", "message"),
     )
 
@@ -260,6 +267,30 @@ def job_info(
     reason = _reason(job, pods, events, state, shown)
     tasks = tuple(_task_infos(job, latest)) if job.array and job.nodes <= MOST_TASKS else ()
     return replace(info, reason=reason, ended=ended if state.is_final else None, tasks=tasks)
+
+
+def sweep_info(
+    jobs: Sequence[tuple[KubernetesJob, Sequence[Pod]]], events: Mapping[str, str], shown: Shown = plain_kubectl
+) -> RunInfo:
+    """The state of a sweep whose tasks have Jobs of their own, with the pods of each."""
+    infos = {job.task or 0: job_info(job, pods, events, shown) for job, pods in jobs}
+    tasks = [
+        TaskInfo(number, one.state, one.exit_code, one.restarts, one.started, one.ended, one.reason)
+        for number, one in infos.items()
+    ]
+    if any(job.canceled for job, _ in jobs):
+        # Those that waited were deleted.
+        tasks += [TaskInfo(number, State.CANCELED) for number in jobs[0][0].numbers if number not in infos]
+    info = together(RunInfo(jobs[0][0].run_id, State.QUEUED), tasks)
+    told = [task for task in info.tasks if task.state is info.state and task.reason]
+    speaks = told and info.state in (State.QUEUED, State.PREPARING, State.FAILED)
+    nodes = dict.fromkeys(node for one in infos.values() for node in one.nodes)
+    return replace(info, nodes=tuple(nodes), reason=f"task {told[0].number}: {told[0].reason}" if speaks else "")
+
+
+def _own_task(notes: Mapping[str, Any]) -> int | None:
+    text = _text(notes, TASK_NOTE)
+    return _digits(text) if text.isdigit() else None
 
 
 def _task_numbers(notes: Mapping[str, Any]) -> Sequence[int]:
@@ -293,12 +324,12 @@ def _task_state(job: KubernetesJob, index: int, pod: Pod | None) -> State:
 
 
 def last_lines(pods: Sequence[Pod]) -> dict[int, str]:
-    """The last line that each task that failed has written, by its number."""
+    """The last line that each task that has ended has written, by its number: of several nodes that of the first."""
     found = {}
-    for pod in pods:
+    for pod in sorted(pods, key=lambda pod: (-pod.index, pod.attempt)):
         lines = [line for line in map(unframed, pod.said.split("\n")) if line and line[0].startswith("std_log")]
         if pod.task is not None and lines:
-            found[pod.task] = lines[-1][2].decode("utf-8", "replace")
+            found[pod.task] = lines[-1][2].decode("utf-8", "replace").rstrip().rpartition("\r")[2]
     return found
 
 
@@ -402,7 +433,8 @@ def _reason(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], 
 def _why_failed(job: KubernetesJob, pods: Sequence[Pod]) -> str:
     reason, message, _ = job.conditions["Failed"]
     by_name = {pod.name: pod for pod in pods}
-    others = ", and the job ended with it" if job.nodes > 1 and not job.array else ""
+    whole = "job" if job.task is None else "task"
+    others = f", and the {whole} ended with it" if job.nodes > 1 and not job.array else ""
     match = _EXIT_CODE.search(message)
     if match:
         pod = by_name.get(match[1])

@@ -1,6 +1,6 @@
 """The objects of a job, as one value. Pure; without secrets.
 
-The Job is the last object and owns the others: https://kubernetes.io/docs/concepts/architecture/garbage-collection/.
+The Job is the last object and owns the others, or all of its Jobs do: https://kubernetes.io/docs/concepts/architecture/garbage-collection/.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import copy
 import io
 import json
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 from blobsync.backends.kubernetes.object_names import (
     CONTAINER_NOTE,
     ELASTIC_NOTE,
-    JOB_LABEL,
     LEAST_NOTE,
     MANAGED_BY,
     NUMBERS_NOTE,
@@ -26,15 +25,18 @@ from blobsync.backends.kubernetes.object_names import (
     RELEASED_NOTE,
     RUN_ID_NOTE,
     RUN_LABEL,
+    TASK_NOTE,
     TASKS_NOTE,
     US,
+    JobName,
+    job_names,
     object_name,
     pull_name,
 )
 from blobsync.backends.kubernetes.pod import Mount, find_mounts, node_files, on_node, pod_template
 from blobsync.backends.kubernetes.pod_security import RESTRICTED_CONTEXT
 from blobsync.backends.kubernetes.settings import KubernetesSettings
-from blobsync.base.errors import SETUP_FAILED_EXIT, shell_code
+from blobsync.base.errors import SETUP_FAILED_EXIT, UsageError, shell_code
 from blobsync.jobspec.node_sas import rights_needed
 from blobsync.jobspec.spec import OWN_SECRETS, JobSpec, Secrets
 from blobsync.jobspec.sweep import array_text
@@ -49,6 +51,9 @@ _INDEX_RETRIES = 3
 # The codes of a process after SIGTERM and SIGKILL.
 _KILLED = (shell_code(-signal.SIGKILL), shell_code(-signal.SIGTERM))
 _DAY = 86_400
+# Each Job costs two runs of kubectl.
+_MOST_JOBS = 500
+_NO_CONTROLLER = {"controller": False, "blockOwnerDeletion": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +64,14 @@ class KubernetesRequest:
     objects: tuple[Object, ...]
 
     @property
+    def jobs(self) -> tuple[Object, ...]:
+        """One, or one for each task."""
+        return tuple(each for each in self.objects if each["kind"] == "Job")
+
+    @property
     def job(self) -> Object:
-        return self.objects[-1]
+        """The first of them."""
+        return self.jobs[0]
 
     def render(self, command: str) -> str:
         """The objects as YAML, for people and for ``kubectl apply -f``."""
@@ -78,19 +89,20 @@ class KubernetesRequest:
 
         Lines.add_representer(str, block)
         stream = io.StringIO()
-        stream.write(f"# {command}\n# once the values of each Secret are filled in; the Job starts at once\n")
+        stream.write(f"# {command}\n# once the values of each Secret are filled in; each Job starts at once\n")
         yaml.dump_all(self.objects, stream, Dumper=Lines, sort_keys=False, width=2**31, explicit_start=True)
         return stream.getvalue()
 
-    def suspended_job(self) -> dict[str, Any]:
-        """The Job as it is created: suspended, and outside any queue."""
-        job = copy.deepcopy(dict(self.job))
-        job["spec"]["suspend"] = True
-        job["metadata"]["labels"].pop(QUEUE_LABEL, None)
-        return job
+    def suspended_jobs(self) -> list[dict[str, Any]]:
+        """The Jobs as they are created: suspended, and outside any queue."""
+        jobs = [copy.deepcopy(dict(job)) for job in self.jobs]
+        for job in jobs:
+            job["spec"]["suspend"] = True
+            job["metadata"]["labels"].pop(QUEUE_LABEL, None)
+        return jobs
 
     def release(self, when: int) -> dict[str, Any]:
-        """The merge patch that starts the Job, or hands it to its queue."""
+        """The merge patch that starts a Job, or hands it to its queue."""
         metadata: dict[str, Any] = {"annotations": {RELEASED_NOTE: str(when)}}
         queue = self.job["metadata"]["labels"].get(QUEUE_LABEL)
         if queue:
@@ -100,40 +112,41 @@ class KubernetesRequest:
     @property
     def user(self) -> int | None:
         """The user id of its pods; None: that of the image."""
-        found: int | None = self._pod.get("securityContext", {}).get("runAsUser")
+        found: int | None = _pod(self.job).get("securityContext", {}).get("runAsUser")
         return found
 
     def restricted(self) -> KubernetesRequest:
         """The request with the fields that level ``restricted`` requires, unless the cluster file sets them."""
         made = replace(self, objects=copy.deepcopy(self.objects))
-        for part, wanted in (
-            (made._pod, RESTRICTED_CONTEXT.pod),
-            (made._pod["containers"][0], RESTRICTED_CONTEXT.container),
-        ):
-            part["securityContext"] = {**copy.deepcopy(dict(wanted)), **part.get("securityContext", {})}
+        for pod in map(_pod, made.jobs):
+            for part, wanted in ((pod, RESTRICTED_CONTEXT.pod), (pod["containers"][0], RESTRICTED_CONTEXT.container)):
+                part["securityContext"] = {**copy.deepcopy(dict(wanted)), **part.get("securityContext", {})}
         return made
 
-    @property
-    def _pod(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.job["spec"]["template"]["spec"]
-        return found
-
-    def owned(self, uid: str, secrets: Secrets, login: str) -> list[dict[str, Any]]:
-        """The other objects with their secrets and their owner; **contains the credentials**.
-
-        ``login`` is the content of the pull secret.
+    def owned(self, uids: Sequence[str], secrets: Secrets, login: str) -> list[dict[str, Any]]:
+        """The other objects with their secrets and their owners, which are the Jobs with these ``uids``: they go with
+        the last of them. **Contains the credentials**; ``login`` is the content of the pull secret.
         """
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.name, "uid": uid}
+        names = [str(job["metadata"]["name"]) for job in self.jobs]
+        owners = [
+            {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid, **_NO_CONTROLLER}
+            for name, uid in zip(names, uids, strict=True)
+        ]
         made = []
-        for each in self.objects[:-1]:
+        for each in (each for each in self.objects if each["kind"] != "Job"):
             one = copy.deepcopy(dict(each))
             if one["kind"] == "Secret":
                 one["stringData"] = filled(one, secrets, login)
             if one["kind"] != "PersistentVolume":
                 # An object without a namespace cannot have an owner with one.
-                one["metadata"]["ownerReferences"] = [{**owner, "controller": False, "blockOwnerDeletion": False}]
+                one["metadata"]["ownerReferences"] = owners
             made.append(one)
         return made
+
+
+def _pod(job: Object) -> dict[str, Any]:
+    found: dict[str, Any] = job["spec"]["template"]["spec"]
+    return found
 
 
 def filled(secret: Object, secrets: Secrets, login: str) -> dict[str, str]:
@@ -164,8 +177,15 @@ def pull_login(address: str, username: str, password: str) -> str:
 
 
 def build_kubernetes(spec: JobSpec, settings: KubernetesSettings) -> KubernetesRequest:
-    """The request of one submission. Raises ``ConfigError`` for folders that cannot be mounted."""
+    """The request of one submission. Raises ``ConfigError`` for folders that cannot be mounted, ``UsageError`` for too
+    many tasks of several nodes."""
     name = object_name(spec.run_id)
+    names = job_names(spec)
+    if len(names) > _MOST_JOBS:
+        raise UsageError(
+            f"{len(names):,} tasks of several nodes: Kubernetes has a Job for each, and a sweep at most {_MOST_JOBS:,}",
+            hint="--nodes 1, or several sweeps",
+        )
     mounts = find_mounts(spec, name, settings.namespace)
     place = _Place(spec, name, settings.namespace)
     objects: list[Object] = [place.secret(name, "Opaque", {SECRETS_KEY: _blank(spec)})]
@@ -181,7 +201,7 @@ def build_kubernetes(spec: JobSpec, settings: KubernetesSettings) -> KubernetesR
     objects.append(place.object("v1", "ConfigMap", name, {"data": node_files(on_node(spec, mounts))}))
     if _most_nodes(spec) > 1:
         objects.append(place.object("v1", "Service", name, {"spec": _service(name)}))
-    objects.append(_job(place, settings, mounts))
+    objects += [_job(place, settings, mounts, each) for each in names]
     return KubernetesRequest(name, tuple(objects))
 
 
@@ -218,7 +238,7 @@ def _most_nodes(spec: JobSpec) -> int:
 
 
 def _service(name: str) -> Object:
-    return {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {JOB_LABEL: name}}
+    return {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {RUN_LABEL: name}}
 
 
 def _volume(place: _Place, mount: Mount) -> list[Object]:
@@ -252,8 +272,10 @@ def _volume(place: _Place, mount: Mount) -> list[Object]:
     ]
 
 
-def _job(place: _Place, settings: KubernetesSettings, mounts: tuple[Mount, ...]) -> Object:
-    spec, elastic = place.spec, place.spec.is_elastic
+def _job(place: _Place, settings: KubernetesSettings, mounts: tuple[Mount, ...], name: JobName) -> Object:
+    # A task's own Job is like that of a job without tasks.
+    spec = place.spec if name.task is None else replace(place.spec, tasks=None)
+    elastic = spec.is_elastic
     count = min(max(spec.nodes, spec.min_nodes or 1), spec.max_nodes or spec.nodes) if elastic else spec.nodes
     content: dict[str, Any] = {
         "completionMode": "Indexed",
@@ -267,15 +289,17 @@ def _job(place: _Place, settings: KubernetesSettings, mounts: tuple[Mount, ...])
         content["activeDeadlineSeconds"] = spec.timeout_s
     notes = {LEAST_NOTE: str(spec.min_nodes)} if elastic else {}
     notes |= {TASKS_NOTE: str(spec.tasks.count)} if spec.tasks else {}
-    numbers = {NUMBERS_NOTE: array_text(replace(spec.tasks, parallel=0))} if spec.tasks and not spec.spread else {}
-    notes |= numbers
+    tasks = place.spec.tasks
+    numbers = {NUMBERS_NOTE: array_text(replace(tasks, parallel=0))} if tasks and not spec.spread else {}
+    own = numbers if name.task is None else {TASK_NOTE: str(name.task)}
+    notes |= {**numbers, **own}
     notes |= {ELASTIC_NOTE: "true"} if elastic and settings.queue else {}
-    job = place.object("batch/v1", "Job", place.name, {"spec": content}, notes)
+    job = place.object("batch/v1", "Job", name.own, {"spec": content}, notes)
     if settings.queue:
         job["metadata"]["labels"][QUEUE_LABEL] = settings.queue
-    content["template"] = pod_template(spec, place.name, settings, mounts, several=_most_nodes(spec) > 1)
-    if numbers:
-        content["template"]["metadata"]["annotations"] = numbers
+    content["template"] = pod_template(place.spec, name, settings, mounts, several=_most_nodes(spec) > 1)
+    if own:
+        content["template"]["metadata"]["annotations"] = own
     return job
 
 

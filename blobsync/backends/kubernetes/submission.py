@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from blobsync.backends.kubernetes import replies
 from blobsync.backends.kubernetes.kubectl import KubernetesRefusal
 from blobsync.backends.kubernetes.namespace import Place, demand_queue
-from blobsync.backends.kubernetes.object_names import QUEUE_LABEL, object_name, pull_name
+from blobsync.backends.kubernetes.object_names import QUEUE_LABEL, job_names, object_name, pull_name
 from blobsync.backends.kubernetes.pod import mount_names
 from blobsync.backends.kubernetes.pod_security import RESTRICTED, enforced_level
 from blobsync.backends.kubernetes.replies import KubernetesJob
@@ -29,6 +30,10 @@ from blobsync.jobspec.spec import JobRef, JobSpec, Secrets
 
 # The server may have carried out the request.
 DOUBTFUL = (LostContactError, BackendFailingError)
+# Each request runs kubectl once.
+_AT_A_TIME = 4
+_One = TypeVar("_One")
+_Made = TypeVar("_Made")
 
 
 class Submission:
@@ -48,17 +53,20 @@ class Submission:
             self._place.kubectl.check_versions()
             self._demand_queue(request)
             request = self._admitted(request)
-            job = self._make_job(request)
+            jobs = self._at_a_time(self._make_job, request.suspended_jobs())
         except DOUBTFUL as error:
             return self._find_lost(error)
         except BlobsyncError as error:
-            return Refused(_submission_error(error))
-        if job.released:
+            return self._refused(error) if self._made else Refused(_submission_error(error))
+        if jobs[0].released:
             return Accepted(ref)
         try:
-            for body in request.owned(job.uid, secrets, login):
+            for body in request.owned([job.uid for job in jobs], secrets, login):
                 self._make(body)
-            self._place.patch_job(self._name, request.release(int(time.time())))
+            release = request.release(int(time.time()))
+            self._at_a_time(lambda job: self._place.patch_job(job.name, release), jobs[1:])
+            # Last: what is said of a submission is said of this one.
+            self._place.patch_job(self._name, release)
         except DOUBTFUL as error:
             return self._find_lost(error)
         except BlobsyncError as error:
@@ -95,21 +103,28 @@ class Submission:
         self._place.kubectl.note(f"{where}: the job runs as user {who}; kubernetes.security_context chooses another")
         return fitting
 
-    def _make_job(self, request: KubernetesRequest) -> KubernetesJob:
+    def _at_a_time(self, call: Callable[[_One], _Made], each: Sequence[_One]) -> list[_Made]:
+        """The results for the first, then for the others, some at a time."""
+        first = [call(one) for one in each[:1]]
+        with ThreadPoolExecutor(_AT_A_TIME) as pool:
+            return [*first, *pool.map(call, each[1:])]
+
+    def _make_job(self, body: Mapping[str, Any]) -> KubernetesJob:
+        name = str(body["metadata"]["name"])
         try:
-            made = self._place.create(request.suspended_job())
+            made = self._place.create(body)
         except KubernetesRefusal as refusal:
             # An earlier attempt has created it.
             if refusal.reason != "AlreadyExists":
                 raise
-            made = self._place.get("Job", self._name)
+            made = self._place.get("Job", name)
         job = replies.read_kubernetes_job(made)
         if job.run_id != self._spec.run_id:
             raise SubmissionError(
-                f"the namespace {self._place.namespace} has a Job {self._name} of {job.run_id or 'somebody else'}",
+                f"the namespace {self._place.namespace} has a Job {name} of {job.run_id or 'somebody else'}",
                 hint="submit it again: the new job gets another id",
             )
-        self._made.append(f"Job/{self._name}")
+        self._made.append(f"Job/{name}")
         return job
 
     def _make(self, body: Mapping[str, Any]) -> None:
@@ -151,7 +166,9 @@ class Submission:
             yield "Secret", name
         for name in mount_names(self._spec, self._name):
             yield "PersistentVolume", name
-        yield "Job", self._name
+        # The first one is what the others are found by.
+        for each in reversed(job_names(self._spec)):
+            yield "Job", each.own
 
     def _remove(self) -> list[str]:
         """Remove all objects by name, since a role inside a namespace cannot list cluster-wide ones.

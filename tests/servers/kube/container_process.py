@@ -83,7 +83,8 @@ class ContainerProcess:
         self.folder_in: str = spec["folder_in"]
         self._owner: tuple[int, int] = (spec["user"], spec["group"])
         self.reason = ""
-        # Whether its state has the end of its log when it fails.
+        # The file with what it says at its end, and whether its state has the end of its log when it fails without.
+        self.last_words = Path(os.devnull)
         self.tells_end = False
         self._over = threading.Event()
         (folder / "files").mkdir(parents=True)
@@ -152,7 +153,9 @@ class ContainerProcess:
             return {"running": {"startedAt": self.started}}
         reason = self.reason or ("Completed" if code == 0 else "StartError" if code == 128 else "Error")
         times = {"startedAt": self.started, "finishedAt": self.ended}
-        said = b"".join(line for _, line in self.log.lines())[-2048:] if code and self.tells_end else b""
+        said = self.last_words.read_bytes()[:4096]
+        if code and self.tells_end and not said:
+            said = b"".join(line for _, line in self.log.lines())[-2048:]
         told = {"message": said.decode("utf-8", "replace")} if said else {}
         return {"terminated": {"exitCode": code, "reason": reason, **told, **times}}
 

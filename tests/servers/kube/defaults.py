@@ -8,6 +8,7 @@ import uuid
 from typing import Any
 
 # The characters of generated names: no vowels, and no similar ones.
+TERMINATION_PATH = "/dev/termination-log"
 _NAME_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
 _TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 MAX_INT32 = 2147483647
@@ -109,7 +110,7 @@ def complete_template(spec: dict[str, Any], *, restart: str) -> None:
     spec.setdefault("securityContext", {})
     for container in [*spec.get("containers", []), *spec.get("initContainers", [])]:
         container.setdefault("resources", {})
-        container.setdefault("terminationMessagePath", "/dev/termination-log")
+        container.setdefault("terminationMessagePath", TERMINATION_PATH)
         container.setdefault("terminationMessagePolicy", "File")
         tag = container.get("image", "").rpartition("/")[2].partition(":")[2]
         container.setdefault("imagePullPolicy", "Always" if tag in ("", "latest") else "IfNotPresent")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers.kube.container_process import ContainerProcess
+from tests.servers.kube.defaults import TERMINATION_PATH
 from tests.servers.kube.events import tell
 from tests.servers.kube.store import TERMINAL, Object, Store, stamp
 from tests.servers.kube.users import home_of, user_of
@@ -271,6 +272,12 @@ class PodRun:
             if mount.get("subPath") and not source.exists():
                 source.mkdir(parents=True)
             mounts.append((str(source), mount["mountPath"], bool(mount.get("readOnly"))))
+        last_words = self._folder / f"{name}-last-words"
+        last_words.touch()
+        # A program of any user may write it, whatever the umask here.
+        last_words.chmod(0o666)
+        if (path := container["terminationMessagePath"]) != TERMINATION_PATH:
+            mounts.append((str(last_words), path, False))
         words = [*(container.get("command") or []), *(container.get("args") or [])]
         spec = {
             "argv": [expanded(word, environ) for word in words] or ["sh"],
@@ -283,6 +290,7 @@ class PodRun:
         }
         tries = self.attempts.setdefault(name, [])
         process = ContainerProcess(self._folder / f"{name}-{len(tries)}", spec, lambda: self._machine.log_bytes)
+        process.last_words = last_words
         process.tells_end = container.get("terminationMessagePolicy") == "FallbackToLogsOnError"
         tries.append(process)
         self._waiting.pop(name, None)
