@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from blobsync.jobspec.spec import JobSpec, TaskInfo
 
 
+def short_id(record: JobRecord) -> str:
+    """The job's id as tables show it on a narrow terminal."""
+    return record.run_id.rpartition("_")[2]
+
+
 def job_data(record: JobRecord) -> dict[str, Any]:
     """A job for ``--json``; times are ISO 8601 in UTC."""
     spec, info = record.spec, record.info

@@ -15,6 +15,7 @@ from blobsync.cli.job_text import (
     job_details,
     job_table,
     log_data,
+    short_id,
     summary_lines,
     task_data,
     task_table,
@@ -246,8 +247,8 @@ def _which_task(record: JobRecord) -> str:
     shown, *others = record.tasks
     failed = [task for task in others if task.state.value == "Failed"]
     other = (failed or others)[0].number
-    why = ", which failed" if failed else ""
-    return f"task {shown.number} of {len(record.tasks):,}; of task {other}{why}: blobsync logs {record.run_id}/{other}"
+    named = f"task {other}" + (", which failed" if failed else "")
+    return f"task {shown.number} of {len(record.tasks):,}; of {named}: blobsync logs {short_id(record)}/{other}"
 
 
 def note_left_behind(session: Session, record: JobRecord, fetched: FetchedLogs) -> list[str]:

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from blobsync.base.errors import BlobsyncError, ExitCode, UsageError
 from blobsync.base.formatting import count_text
 from blobsync.cli.confirm import confirm
-from blobsync.cli.job_text import cause_data, cause_lines, job_data, nodes_text, planned_tasks, ssh_line, state_text
+from blobsync.cli.job_text import (
+    cause_data,
+    cause_lines,
+    job_data,
+    nodes_text,
+    planned_tasks,
+    short_id,
+    ssh_line,
+    state_text,
+)
 from blobsync.cli.output import Result, columns_of, cut, wrapped
 from blobsync.cli.query import IdArgument, OptionalIds, find_job, find_jobs, followed, note_all, note_left_behind
 from blobsync.cli.session import (
@@ -272,9 +281,11 @@ def _failed(session: Session, jobs: Jobs, ids: Sequence[str] | None) -> list[tup
         lost = [str(task.number) for task in jobs.find(record.run_id).tasks if task.state.value == "Unknown"]
         if lost:
             told = f"{count_text(len(lost), 'task')} whose end is not known: {', '.join(lost[:_NAMED])}"
-            session.note(f"{_short(record)}: not submitted again, {told}; blobsync resubmit {_short(record)}/{lost[0]}")
+            session.note(
+                f"{short_id(record)}: not submitted again, {told}; blobsync resubmit {short_id(record)}/{lost[0]}"
+            )
         if tasks:
-            session.note(f"{_short(record)}: {count_text(len(tasks), 'failed task')}: {', '.join(map(str, tasks))}")
+            session.note(f"{short_id(record)}: {count_text(len(tasks), 'failed task')}: {', '.join(map(str, tasks))}")
             found.append((record, list(tasks)))
         elif tasks is None and ids:
             raise UsageError(f"{record.run_id} has no tasks: --failed is for those of a sweep", hint="omit --failed")
@@ -299,7 +310,7 @@ _NAMED = 5
 
 def _named(records: Sequence[JobRecord]) -> str:
     """``2 jobs: 3f2a (Running: python train.py), 77c0 (Queued: make)``."""
-    shown = [f"{_short(one)} ({one.state}: {cut(shlex.join(one.spec.argv), 40)})" for one in records[:_NAMED]]
+    shown = [f"{short_id(one)} ({one.state}: {cut(shlex.join(one.spec.argv), 40)})" for one in records[:_NAMED]]
     more = [f"and {len(records) - _NAMED:,} more"] if len(records) > _NAMED else []
     return f"{count_text(len(records), 'job')}: {', '.join([*shown, *more])}"
 
@@ -442,18 +453,15 @@ def _accepted(session: Session, submitted: Sequence[Submitted], errors: Sequence
 
     def say_next() -> int:
         if len(submitted) == 1:
-            session.note(f"next: blobsync logs {_short(submitted[0].record)} -F")
+            record = submitted[0].record
+            short = short_id(record)
+            session.note(f"next: blobsync q {short}" if record.tasks else f"next: blobsync logs {short} -F")
         return code
 
     answers = [_answer(one.record) for one in submitted]
     lines = [line for answer in answers for line in (answer["job_id"], answer["url"]) if line]
     data = answers[0] if len(answers) == 1 and not errors else {"jobs": answers}
     return Result(data, lines, errors, code, then=say_next)
-
-
-def _short(record: JobRecord) -> str:
-    """The job's id as tables show it."""
-    return record.run_id.rpartition("_")[2]
 
 
 def _answer(record: JobRecord) -> dict[str, Any]:
@@ -488,7 +496,7 @@ def _waited(session: Session, jobs: Jobs, record: JobRecord) -> Result:
         yield from followed(jobs, record)
         end()
 
-    last = _short(record)
+    last = short_id(record)
     goes_on = CommandInterruptedError(
         f"the job {record.run_id} keeps running",
         hint=f"follow it: blobsync logs {last} -F; stop it: blobsync abort {last}",

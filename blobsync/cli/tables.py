@@ -13,7 +13,9 @@ _COMMAND_CHARS = 60
 _LAST_LEAST = 12
 # The minimum width if no other column can be left out.
 _LAST_CUT = 8
-_LEAST_COLUMNS = ("GPUS", "NODES", "TOOK", "FILES", "CLUSTER", "SIZE", "RESULT", "STATUS", "TIME", "USER", "AGE")
+_LEAST_COLUMNS = (
+    *("GPUS", "NODES", "TOOK", "FILES", "MINUTES", "CLUSTER", "SIZE", "RESULT", "STATUS", "TIME", "USER", "AGE"),
+)
 # Columns whose cells are shortened at the end of a clause.
 _SENTENCES = ("RESULT", "STATUS")
 _SENTENCE_LEAST = 16

@@ -576,6 +576,10 @@ def test_tasks_of_a_sweep_have_outputs_logs_and_ends_of_their_own(lab: Lab, clus
     assert [task["metric"] for task in shown["tasks"]] == [5.0, 4.0, 3.0, 2.0, 1.0, 0.0]
     assert "4 of 6 done, 2 failed" in lab.run("q").out
     assert lab.run("logs", f"{job_id}/3").out == "it's; touch pwned\n"
+    alone = lab.run("logs", job_id)
+    assert (
+        alone.out == "plain\n" and f"task 0 of 6; of task 2, which failed: blobsync logs {job_id[-8:]}/2" in alone.err
+    )
     listed = lab.ask("outputs", f"{job_id}/3")["files"]
     assert [one["path"] for one in listed] == [f"output/{job_id}/3/name", f"output/{job_id}/3/result.json"]
     own = f"mine/output/{job_id}"

@@ -65,6 +65,13 @@ def test_a_narrow_table_has_what_a_job_is_known_by_first() -> None:
         assert "big-run" in lines[2]
 
 
+def test_a_narrow_table_of_tasks_has_their_states_and_parameters() -> None:
+    rows = [("TASK", "STATUS", "lr", "seed", "MINUTES", "LAST LINE")]
+    rows += [(str(number), "Failed (137)", "0.01", "4", "12.5", "step 2 loss 0.433") for number in range(2)]
+    assert list(table(rows, 40))[1] == "0     Failed (137)  0.01  4     step ..."
+    assert list(table(rows, 80))[1] == "0     Failed (137)  0.01  4     12.5     step 2 loss 0.433"
+
+
 def test_facts_of_a_job_break_between_words_and_its_command_stays_whole() -> None:
     job = record(State.COMPLETED, waited=9000, ran=7502, ended=1)
     job = replace(job, spec=replace(job.spec, argv=("python", "train.py", "--data", "data/voc20", "--epochs", "20")))
