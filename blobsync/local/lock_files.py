@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -43,12 +42,10 @@ _MOST_FILES = 50_000_000
 _LONGEST_LINE = 8 * 1024
 _PIECE = 1 << 20
 _VERSION = 1
-_WHOLE = pattern(r"[0-9]{1,15}", re.ASCII)
 _DIGEST = pattern(r"[0-9a-f]{64}")
-_MD5 = pattern(r"[0-9a-f]{32}")
-# As the service returns them, without quotes: see ``store.rest.xml``.
-_ETAG = pattern(r"[\x21\x23-\x7e]{0,256}")
-_VERSION_ID = pattern(r"[0-9A-Za-z:.\-]{0,64}")
+# Size, MD5, ETag (as the service returns it, without quotes: see ``store.rest.xml``) and version.
+_FACTS = pattern(r"([0-9]{1,15})\t([0-9a-f]{32})\t([\x21\x23-\x7e]{0,256})\t([0-9A-Za-z:.\-]{0,64})")
+_FIELDS = 5
 _TEXTS = ("path", "sha256", "account", "container", "folder", "list")
 _BESIDE, _FAR = "beside this file", "in the container"
 
@@ -223,14 +220,15 @@ def unpack(data: bytes, lock: Lock, shown: str, spill: Spill) -> Iterable[Locked
     try:
         for line in _lines(data):
             file, head = _file_in(line)
-            if (last is not None and file.path <= last) or len(rows) == lock.files:
+            path = file[0]
+            if (last is not None and path <= last) or len(rows) == lock.files:
                 raise ValueError(f"line {len(rows) + 1:,} is out of order, or one too many")
-            if not file.path and lock.files != 1:
+            if not path and lock.files != 1:
                 raise ValueError(f"line {len(rows) + 1:,} has no name")
-            last = file.path
+            last = path
             digest.update(head + b"\n")
-            size += file.size
-            rows.append(tuple(file))
+            size += file[1]
+            rows.append(file)
     except (ValueError, zlib.error) as error:
         raise _refused(shown, f"its list cannot be read: {error}") from error
     if (len(rows), size, digest.hexdigest()) != (lock.files, lock.bytes, lock.digest):
@@ -245,7 +243,7 @@ class _Files:
         self._rows = rows
 
     def __iter__(self) -> Iterator[LockedFile]:
-        return (LockedFile(*row) for row in self._rows)
+        return map(LockedFile._make, self._rows)
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
@@ -263,19 +261,19 @@ def _lines(data: bytes) -> Iterator[bytes]:
         raise ValueError("something follows its last line")
 
 
-def _file_in(line: bytes) -> tuple[LockedFile, bytes]:
-    """The file of a line, and the part of the line that the digest covers. Raises ``ValueError``."""
-    try:
-        path, size, md5, etag, version = line.decode().split("\t")
-    except ValueError as error:
-        raise ValueError("a line has not five fields of UTF-8 text") from error
+def _file_in(line: bytes) -> tuple[tuple[str, int, bytes, str, str], bytes]:
+    """The values of a line's file, and the part of the line that the digest covers. Raises ``ValueError``."""
+    path, _, rest = line.decode().partition("\t")
     if path and (why := local_problem(path)):
         raise ValueError(f"the name {path[:80]!a} {why}")
-    is_formed = _WHOLE.fullmatch(size) and _MD5.fullmatch(md5) and _ETAG.fullmatch(etag)
-    if not is_formed or not _VERSION_ID.fullmatch(version):
+    found = _FACTS.fullmatch(rest)
+    if found is None:
+        if line.count(b"\t") != _FIELDS - 1:
+            raise ValueError(f"a line has not {_FIELDS} fields")
         raise ValueError(f"the size, the MD5, the ETag or the version of {path[:80]!a} has an invalid form")
+    size, md5, etag, version = found.groups()
     head = line[: len(line) - len(etag) - len(version) - 2]
-    return LockedFile(path, int(size), bytes.fromhex(md5), etag, version), head
+    return (path, int(size), bytes.fromhex(md5), etag, version), head
 
 
 def demand_packed(size: int, shown: str) -> None:

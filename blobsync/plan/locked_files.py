@@ -61,12 +61,11 @@ class Locked(NamedTuple):
     def below(self, path: str) -> Iterator[LockedFile]:
         """The files at or below ``path``, named from there; all of them if the lock is of another path."""
         inner = path[len(self.lock.path) + 1 :] if path.startswith(f"{self.lock.path}/") else ""
+        if not inner:
+            return iter(self.files)
         lead = f"{inner}/"
-        for file in self.files:
-            if not inner:
-                yield file
-            elif file.path == inner or file.path.startswith(lead):
-                yield file._replace(path=file.path[len(lead) :])
+        inside = (file for file in self.files if file.path == inner or file.path.startswith(lead))
+        return (file._replace(path=file.path[len(lead) :]) for file in inside)
 
 
 # Returns the list of a lock that is in the container.
@@ -177,7 +176,7 @@ def _with_sources(actions: Iterable[FileAction], found: Iterator[tuple[str, Remo
             path, state = next(found)
             assert path == action.path
             yield replace(action, source=state)
-        elif action.action is Action.UNCHANGED:
+        elif action.action is Action.UNCHANGED and action.destination is not None:
             yield replace(action, source=None, destination=None)
         else:
             yield action

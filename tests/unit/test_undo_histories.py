@@ -1,9 +1,11 @@
-"""Random histories of uploads, downloads, mirrors, removals, undos and kills: no content is ever lost by a command."""
+"""Random histories of uploads, downloads, mirrors, removals, locks, undos and kills: no command ever loses a content,
+and a locked download brings exactly what was locked."""
 
 from __future__ import annotations
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,9 @@ from tests.unit.test_undo import World
 
 _NAMES = [f"f{number}" for number in range(8)]
 _ALL = TransferOptions(mirror=True, max_delete_percent=100.0)
+_LOCKED = replace(_ALL, overwrite=True, locked=True)
+_MOVES = ("u", "u", "d", "mirror u", "mirror d", "overwrite u", "overwrite d")
+_WORDS = (*_MOVES, "rm", "undo", "lock", "locked d")
 
 
 class History:
@@ -23,6 +28,7 @@ class History:
 
     def __init__(self, root: Path, seed: int) -> None:
         self.chance, self.world, self.count = random.Random(seed), World(root, "versions"), 0
+        self.locked: dict[str, str] = {}
 
     def contents(self) -> set[str]:
         """Everything that could be had back: here, in the container, in its versions, in the trash."""
@@ -43,9 +49,16 @@ class History:
 
     def command(self) -> None:
         project, ids = self.world.project, [entry.id for entry in self.world.project.history()]
-        word = self.chance.choice(["u", "u", "d", "mirror u", "mirror d", "overwrite u", "overwrite d", "rm", "undo"])
+        word = self.chance.choice(_WORDS)
         if word == "undo" and ids:
             project.carry_out(project.plan_undo(self.chance.choice(ids[:5])))
+        elif word == "lock":
+            there = self.world.there()
+            project.lock("data")
+            self.locked = there
+        elif word == "locked d":
+            assert project.download("data", _LOCKED).ok
+            assert self.world.here() == self.locked and project.verify("data", locked=True).ok
         elif word == "rm":
             project.remove(project.find_removal(f"data/{self.chance.choice(_NAMES)}"))
         else:
