@@ -271,6 +271,12 @@ class PairIndex:
         if storable(path):
             self._index.later(self._key, lambda db, root: note_blob(db, root, path, state, at))
 
+    def remember_blobs(self, blobs: Mapping[str, RemoteState]) -> None:
+        """Store blobs that were written without the local files of the same paths, in one transaction."""
+        rows = [(path, blob.size, blob.md5, blob.etag) for path, blob in blobs.items() if storable(path)]
+        if rows:
+            self._index.write(self._key, lambda db, root: store(db, root, rows))
+
     def as_last_listed(self, folder: str) -> Iterator[tuple[str, RemoteState]]:
         """What the container presumably holds below ``folder``, in the order of the paths."""
         self._index.store_waiting()

@@ -527,6 +527,10 @@ class Project:
                 from blobsync.plan.locked_files import remember_present
 
                 remember_present(context, plan)
+        if any(part.route not in (Route.UPLOAD, Route.DOWNLOAD) for part in plan.parts):
+            from blobsync.project.status import remember_copied
+
+            remember_copied(context, result)
         counted = self.connections.requests()
         result = replace(result, requests=counted - self._counted)
         self._counted = counted

@@ -15,10 +15,11 @@ from typing import Any
 from blobsync.base.background_calls import Ahead
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, ExitCode, FileFailure, NothingMatchedError
 from blobsync.base.events import Emit
-from blobsync.base.locations import BlobContainer
+from blobsync.base.locations import BlobContainer, below
 from blobsync.base.plan_reasons import Reason
+from blobsync.config.mapping import resolve
 from blobsync.config.model import StorageAccount
-from blobsync.local.index import Listed, PairIndex
+from blobsync.local.index import PAGE, Listed, PairIndex
 from blobsync.local.lock_files import LOCKS
 from blobsync.local.names import blob_problem
 from blobsync.plan.decisions import name_failure
@@ -27,7 +28,8 @@ from blobsync.plan.pairing import Pair
 from blobsync.plan.planner import both_ends
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request
-from blobsync.plan.transfer_plan import Shape
+from blobsync.plan.transfer_plan import Action, Route, Shape, batches_of
+from blobsync.plan.transfer_result import TransferResult
 from blobsync.project.job_writes import WritingJob
 from blobsync.project.verify import both_sides, classify
 from blobsync.store.open_locations import OpenBlob
@@ -310,6 +312,24 @@ def project_status(
         pairs = zip(requests, found, strict=True)
         found = [replace(status, drifted=drifted_locks(context.root, request)) for request, status in pairs]
     return ProjectStatus(tuple(found), fresh)
+
+
+def remember_copied(context: ProjectContext, result: TransferResult) -> None:
+    """After copies from containers, also of an undo: store what they wrote as a listing would, and forget what they
+    deleted. The local files of the same paths took no part."""
+    failed = {failure.path for failure in result.failures}
+    for part in result.plan.parts:
+        if part.route in (Route.UPLOAD, Route.DOWNLOAD):
+            continue
+        place = resolve(f"{context.root}/{part.path}", cwd=context.root, root=context.root, cluster=context.cluster)
+        near = context.index.pair(place.entry.prefix, str(place.entry.remote))
+        done = (action for action in part.actions if part.shown(action) not in failed)
+        for batch in batches_of(done, PAGE):
+            moved = {part.key.at(each.path): each.path for each in batch if each.action is Action.TRANSFER}
+            written = context.records(part.key).get(list(moved))
+            near.remember_blobs({below(place.relative, moved[key]): each.remote for key, each in written.items()})
+            if gone := [below(place.relative, each.path) for each in batch if each.action is Action.DELETE]:
+                near.forget(gone)
 
 
 def _writing_to(request: Request, status: EntryStatus, jobs: Sequence[WritingJob]) -> tuple[WritingJob, ...]:

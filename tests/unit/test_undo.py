@@ -12,7 +12,7 @@ import pytest
 from blobsync.base.errors import ExitCode, NothingMatchedError, TransferCancelledError, UndoImpossibleError, UsageError
 from blobsync.base.plan_reasons import Reason
 from blobsync.base.redaction import Secret
-from blobsync.config.model import StorageAccount
+from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, TransferPlan
 from blobsync.plan.transfer_result import TransferResult
@@ -37,11 +37,11 @@ class World:
         (root / "data").mkdir(parents=True)
         self.project = self.open()
 
-    def open(self) -> Project:
+    def open(self, far: Cluster | None = None) -> Project:
         trusts = {"BLOBSYNC_TRUSTED_HOSTS": "127.0.0.1"}
         environ = {"HOME": str(self.root / "home"), "PATH": os.environ["PATH"], **trusts}
         settings = replace(cluster("eu", data=self.account), root=self.root)
-        return Project(self.root, self.root, settings, environ=environ, connect=lambda account: self.store)
+        return Project(self.root, self.root, settings, far, environ=environ, connect=lambda account: self.store)
 
     def write(self, **files: str) -> None:
         for name, text in files.items():
@@ -84,12 +84,30 @@ def test_an_upload_that_mirrored_is_taken_back_and_its_undo_too(tmp_path: Path) 
         result = world.undo(id)
         assert result.ok and world.there() == before
         assert (result.transferred, result.deleted) == (2, 1)
+        (seen,) = world.project.status(["data"]).entries
+        assert (seen.there.files, seen.to_upload.files, seen.to_download.files) == (3, 1, 2), "c; a and b"
         entry = world.project.history(limit=1)[0]
         assert (entry.kind, entry.mirror, entry.result) == ("undo", False, "done")
         again = world.project.plan_undo(id)
         assert set(kinds(again).values()) == {(Action.UNCHANGED, Reason.AS_BEFORE)}
         assert world.undo(entry.id).ok and world.there() == after
         assert world.undo().ok and world.there() == before
+
+
+def test_status_knows_at_once_what_a_copy_wrote_and_deleted(tmp_path: Path) -> None:
+    world = World(tmp_path, "nothing")
+    with world.project:
+        world.write(a="one", c="three")
+        assert world.project.upload("data").ok and world.project.verify("data").ok
+    world.store.add("far/a", b"uno")
+    world.store.add("far/b", b"due")
+    far = Cluster("far", "aux_data/aml/far.yaml", tmp_path, folders=(FolderEntry("data", world.account, "far"),))
+    with world.open(far) as copies:
+        assert copies.upload("data", MANY, overwrite=True).ok
+    with world.open() as world.project:
+        assert world.there() == {"a": "uno", "b": "due", "far/a": "uno", "far/b": "due"}
+        (seen,) = world.project.status(["data"]).entries
+        assert (seen.newer_at_destination, seen.missing_here, seen.to_upload.files, seen.there.files) == (1, 1, 1, 2)
 
 
 def test_what_was_changed_since_is_left_alone_and_named(tmp_path: Path) -> None:
