@@ -189,10 +189,7 @@ class CopySourceProxy(Proxy):
         return encode_request("GET", target, headers)
 
     async def _fail(self, link: Link, request: Request, status: int, code: str, message: str) -> bool:
-        link.writer.write(error_response(status, code, message))
-        await link.writer.drain()
-        self.count(request, status, 0, 0)
-        return not request.last_on_connection()
+        return await self.reply(link, request, error_response(status, code, message), read=True)
 
     def _refusal(self, request: Request) -> Refusal | None:
         for place, (refusal, done) in enumerate(self._refusals):

@@ -74,7 +74,7 @@ class DataLake(Proxy):
         if path.count("/") < 3:
             return await self._container(link, request, name, query)
         if query.get("comp") == "snapshot":
-            return await self._answer(link, request, error_response(*_NOT_HERE))
+            return await self.reply(link, request, error_response(*_NOT_HERE))
         if path in self._directories:
             return await self._directory(link, request, path)
         if name in _WRITES:
@@ -83,29 +83,18 @@ class DataLake(Proxy):
             self._forget(path)
         return await self.forward(link, request)
 
-    async def _answer(self, link: Link, request: Request, raw: bytes, *, read: bool = False) -> bool:
-        """Answer in place of the service; ``read``: the body of the request was read."""
-        if not read:
-            await pump(link.reader, None, request.framing())
-        if request.method == "HEAD":
-            raw = raw.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
-        link.writer.write(raw)
-        await link.writer.drain()
-        self.count(request, int(raw.split(b" ", 2)[1]), 0, 0)
-        return True
-
     # -- the blob end -------------------------------------------------------------------------------------
 
     async def _container(self, link: Link, request: Request, name: str, query: Mapping[str, str]) -> bool:
         if name == "list" and ("versions" in query.get("include", "") or "startFrom" in query):
-            return await self._answer(link, request, error_response(*_NOT_HERE))
+            return await self.reply(link, request, error_response(*_NOT_HERE))
         if name == "list":
             return await self._list(link, request, query)
         if name == "get account":
             headers = [("x-ms-is-hns-enabled", "true"), ("x-ms-account-kind", "StorageV2"), ("Content-Length", "0")]
-            return await self._answer(link, request, encode_response(200, "OK", headers))
+            return await self.reply(link, request, encode_response(200, "OK", headers))
         if query.get("comp") == "batch":
-            return await self._answer(link, request, error_response(*_NOT_HERE))
+            return await self.reply(link, request, error_response(*_NOT_HERE))
         return await self.forward(link, request)
 
     async def _directory(self, link: Link, request: Request, path: str) -> bool:
@@ -113,29 +102,29 @@ class DataLake(Proxy):
         if request.method == "DELETE":
             if await self._is_full(path):
                 refusal = (409, "DirectoryIsNotEmpty", "This operation is not permitted on a non-empty directory.")
-                return await self._answer(link, request, error_response(*refusal))
+                return await self.reply(link, request, error_response(*refusal))
             await self._remove_directory(path)
-            return await self._answer(link, request, encode_response(202, "Accepted", [("Content-Length", "0")]))
+            return await self.reply(link, request, encode_response(202, "Accepted", [("Content-Length", "0")]))
         if request.get("x-ms-range"):
-            return await self._answer(link, request, error_response(416, "InvalidRange", "The range is invalid."))
+            return await self.reply(link, request, error_response(416, "InvalidRange", "The range is invalid."))
         if request.method in ("GET", "HEAD") and "comp=" not in request.target:
             headers = [
                 *[("ETag", '"0xD"'), ("Last-Modified", _DATE), ("Content-Length", "0")],
                 *[("x-ms-blob-type", "BlockBlob"), ("x-ms-meta-hdi_isfolder", "true")],
                 ("x-ms-resource-type", "directory"),
             ]
-            return await self._answer(link, request, encode_response(200, "OK", headers))
+            return await self.reply(link, request, encode_response(200, "OK", headers))
         absent = request.get("if-none-match") == "*"
         exists = (409, "BlobAlreadyExists", "The specified blob already exists.")
-        return await self._answer(link, request, error_response(*(exists if absent else _TYPE_MISMATCH)))
+        return await self.reply(link, request, error_response(*(exists if absent else _TYPE_MISMATCH)))
 
     async def _write(self, link: Link, request: Request, name: str, path: str) -> bool:
         if name in _BLOCKS and path in self._by_dfs:
             refusal = error_response(409, "BlobOperationNotSupported", "Blob operation is not supported.")
-            return await self._answer(link, request, refusal)
+            return await self.reply(link, request, refusal)
         above = _above(path)
         if any([await self._is_file(each) for each in above if each not in self._directories]):
-            return await self._answer(link, request, error_response(*_TYPE_MISMATCH))
+            return await self.reply(link, request, error_response(*_TYPE_MISMATCH))
         sent, reader, response = await self.send(link, request)
         if response.status == 201 and name not in ("put block", "put block from url"):
             await self._make_directories(above)
@@ -196,7 +185,7 @@ class DataLake(Proxy):
             raw = error_response(403, "AuthorizationPermissionMismatch", message)
         else:
             raw = await self._dfs_answer(request, word, path, query, body)
-        return await self._answer(link, request, raw, read=True)
+        return await self.reply(link, request, raw, read=True)
 
     async def _dfs_answer(self, request: Request, word: str, path: str, query: Mapping[str, str], body: bytes) -> bytes:
         if word == "rename":

@@ -164,31 +164,24 @@ class FaultProxy(Proxy):
                 hits = [each for each in hits if each is not fault]
         if signature in self._expired:
             self.injected("expire")
-            return await self._refuse(link, request, _expired_answer())
+            return await self.reply(link, request, _expired_answer())
         if signature:
             self._signatures.add(signature)
         if not hits:
             return await self.forward(link, request)
         return await _ACTIONS[hits[0].kind](self, link, request, hits[0])
 
-    async def _refuse(self, link: Link, request: Request, answer: bytes) -> bool:
-        await pump(link.reader, None, request.framing())
-        link.writer.write(answer)
-        await link.writer.drain()
-        self.count(request, int(answer.split(b" ", 2)[1]), 0, 0)
-        return not request.last_on_connection()
-
     async def _status(self, link: Link, request: Request, fault: Fault) -> bool:
         self.injected(f"status_{fault.status}")
         wait = [] if fault.retry_after is None else [("Retry-After", str(fault.retry_after))]
         code = _CODES.get(fault.status, "InternalError")
-        return await self._refuse(link, request, error_response(fault.status, code, "Injected.", wait))
+        return await self.reply(link, request, error_response(fault.status, code, "Injected.", wait))
 
     async def _skew(self, link: Link, request: Request, fault: Fault) -> bool:
         self.injected(fault.kind)
         date = formatdate(time.time() + fault.seconds, usegmt=True)
         message = "Server failed to authenticate the request. Request date header too old."
-        return await self._refuse(link, request, error_response(403, "AuthenticationFailed", message, [("Date", date)]))
+        return await self.reply(link, request, error_response(403, "AuthenticationFailed", message, [("Date", date)]))
 
     async def _reset_before(self, link: Link, request: Request, fault: Fault) -> bool:
         self.injected(fault.kind)

@@ -32,7 +32,7 @@ from azure.storage.blob import BlobClient, BlobProperties, BlobServiceClient
 from tests.servers import child
 from tests.servers.copy_source_proxy import error_response
 from tests.servers.proxy import Link, Proxy, operation
-from tests.servers.wire import Headers, Request, encode_response, pump, read_body
+from tests.servers.wire import Headers, Request, encode_response, read_body
 
 DAYS = 7
 _WRITES = ("put blob", "put block list", "put blob from url", "copy blob")
@@ -68,30 +68,21 @@ class PastBlobs(Proxy):
         path, query = unquote(parts.path), {key: values[0] for key, values in parse_qs(parts.query).items()}
         name = operation(request)
         if query.get("restype") == "service" and query.get("comp") == "properties":
-            return await self._answer(link, request, _xml(self._settings()))
+            return await self.reply(link, request, _xml(self._settings()))
         if name == "list" and {"versions", "deleted"} & {*query.get("include", "").split(",")}:
-            return await self._answer(link, request, _xml(self._listing(path, query)))
+            return await self.reply(link, request, _xml(self._listing(path, query)))
         if query.get("comp") == "undelete":
-            return await self._answer(link, request, await asyncio.to_thread(self._undelete, path))
+            return await self.reply(link, request, await asyncio.to_thread(self._undelete, path))
         if "versionid" in query and request.method in ("GET", "HEAD"):
-            return await self._answer(link, request, self._version(path, query["versionid"], request))
+            return await self.reply(link, request, self._version(path, query["versionid"], request))
         source = request.get("x-ms-copy-source") or ""
         if "versionid=" in source and name in ("put blob from url", "copy blob"):
-            return await self._answer(link, request, await asyncio.to_thread(self._copied, path, source, request))
+            return await self.reply(link, request, await asyncio.to_thread(self._copied, path, source, request))
         if name in _WRITES or name == "delete blob":
             return await self._changed(link, request, path, deletes=name == "delete blob")
         if query.get("comp") == "batch":
-            return await self._answer(link, request, error_response(501, "APINotImplemented", "Not implemented."))
+            return await self.reply(link, request, error_response(501, "APINotImplemented", "Not implemented."))
         return await self.forward(link, request)
-
-    async def _answer(self, link: Link, request: Request, raw: bytes) -> bool:
-        await pump(link.reader, None, request.framing())
-        if request.method == "HEAD":
-            raw = raw.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
-        link.writer.write(raw)
-        await link.writer.drain()
-        self.count(request, int(raw.split(b" ", 2)[1]), 0, 0)
-        return True
 
     async def _changed(self, link: Link, request: Request, path: str, *, deletes: bool) -> bool:
         """Pass a write or a deletion on, and keep what was there."""

@@ -190,6 +190,17 @@ class Proxy:
         """Handle one request; False ends the connection."""
         return await self.forward(link, request)
 
+    async def reply(self, link: Link, request: Request, raw: bytes, *, read: bool = False) -> bool:
+        """Answer in place of the service; ``read``: the body of the request was read."""
+        if not read:
+            await pump(link.reader, None, request.framing())
+        if request.method == "HEAD":
+            raw = raw.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+        link.writer.write(raw)
+        await link.writer.drain()
+        self.count(request, int(raw.split(b" ", 2)[1]), 0, 0)
+        return not request.last_on_connection()
+
     async def forward(self, link: Link, request: Request) -> bool:
         """Pass on the request and its response byte for byte."""
         sent, reader, response = await self.send(link, request)
