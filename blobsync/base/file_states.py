@@ -55,8 +55,8 @@ class RemoteState:
 
     ``tier`` is the access tier if it was set explicitly, empty if it was not, None if unknown. ``crc64`` is that of the
     bytes (CRC-64/NVME, 8 bytes from the great end), None if unknown. ``version`` names an earlier version, which a copy
-    brings back, or is ``DELETED``. Two states that differ only in these three are equal: a tier is not content, and no
-    listing shows a CRC64.
+    brings back, or has the words below in its place. Two states that differ only in these three are equal: a tier is
+    not content, and no listing shows a CRC64.
     """
 
     size: int
@@ -67,8 +67,9 @@ class RemoteState:
     version: str = field(default="", compare=False)
 
 
-# In place of a version: the blob is deleted, and the service still keeps it.
-DELETED = "deleted"
+# In place of a version: "deleted" is a blob that is deleted and still kept (where there are directories, the id of the
+# deletion follows); "snapshot TIME" is one of a blob, "deleted snapshot TIME" what soft delete keeps of a replaced one.
+DELETED, SNAPSHOT = "deleted", "snapshot"
 
 FileState = LocalState | RemoteState
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from urllib.parse import quote
 
 from blobsync.base.errors import PreconditionFailedError, StorageError
-from blobsync.base.file_states import DELETED, RemoteState
+from blobsync.base.file_states import DELETED, SNAPSHOT, RemoteState
 from blobsync.base.redaction import SasToken
 from blobsync.direct.range_reads import changed_while_read, demand_version, naming_the_source, version_of
 from blobsync.direct.thread_pool import MIB, FileJob, RunState
@@ -38,15 +38,17 @@ class CopyJob(FileJob):
         sizes: BlockSizes = SERVER_SIDE,
     ) -> None:
         super().__init__(run, action)
-        self._past = action.source.version if isinstance(action.source, RemoteState) else ""
+        self._past = action.source.version.split() if isinstance(action.source, RemoteState) else []
         self._sizes = _OF_A_VERSION if self._past else sizes
         self._from = source.store
         self._to = destination.store
         self._source = source.at(action.path)
         self._name = destination.at(action.target or action.path)
         self._url = str(self._from.container.child(self._source))
-        if self._past and self._past != DELETED:
-            self._url += f"?versionid={quote(self._past)}"
+        if SNAPSHOT in self._past:
+            self._url += f"?snapshot={quote(self._past[-1])}"
+        elif self._past and DELETED not in self._past:
+            self._url += f"?versionid={quote(self._past[-1])}"
         self._sas = sas
 
     def open(self) -> int:
@@ -63,7 +65,7 @@ class CopyJob(FileJob):
 
     def piece(self) -> None:
         self.run.pace(0)
-        if self._past == DELETED:
+        if DELETED in self._past:
             self._copied = self._undeleted()
         elif self._pieces == 1:
             self._copied = self._copy_whole()
@@ -115,9 +117,25 @@ class CopyJob(FileJob):
         """Nothing to close."""
 
     def _undeleted(self) -> CopiedBlob:
-        """Undelete Blob has no condition, but changes no blob that is there."""
+        """Undelete Blob has no condition, but changes no blob that is there.
+
+        It brings back all deleted snapshots of the blob; they are deleted again.
+        """
         assert isinstance(self._to, UndeletingStore), "the plan has looked for deleted blobs"
-        self._to.undelete(self._name)
+        deletion = self._past[1] if len(self._past) == 2 else ""
+        listed = [] if deletion else self._to.list_deleted(self._name)
+        kept = [each.version.split() for each in listed if each.name == self._name]
+        self._to.undelete(self._name, deletion)
+        try:
+            return self._copy_whole() if SNAPSHOT in self._past else self._as_it_was()
+        finally:
+            # One that stays changes no blob.
+            with suppress(StorageError):
+                for words in kept:
+                    if words[:2] == [DELETED, SNAPSHOT]:
+                        self._to.delete_snapshot(self._name, words[-1])
+
+    def _as_it_was(self) -> CopiedBlob:
         there = self._to.head(self._name)
         if there is None or (there.size, there.md5) != (self._version.size, self._version.md5):
             raise changed_while_read(self._name)

@@ -8,14 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.background_calls import side_by_side
-from blobsync.base.errors import FailureCode, FileFailure, NothingMatchedError, UsageError
+from blobsync.base.errors import FailureCode, FileFailure, NothingMatchedError
 from blobsync.base.events import Emit
-from blobsync.base.file_states import DELETED, FileState, LocalState, RemoteState
+from blobsync.base.file_states import SNAPSHOT, FileState, LocalState, RemoteState
 from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation
 from blobsync.base.plan_reasons import Reason
 from blobsync.config.mapping import Resolution
@@ -145,11 +146,6 @@ def _parts_there(run: Undoing, files: Sequence[_File]) -> Iterator[PlanPart]:
     """Blobs: those that come from the container itself, and those that are uploaded again."""
     entry = files[0].place.entry
     end = run.context.connections.open(entry.remote)
-    if run.features(end).hns:
-        raise UsageError(
-            f"{entry.remote.container} has a hierarchical namespace, which keeps no versions: undo does not work there",
-            hint="'Show deleted blobs' in the portal restores what was deleted",
-        )
     now = _states(run, end, files)
     doubtful = [file for file in files if not file.touched.is_sure]
     left = _left_by_killed(run, entry.remote, doubtful)
@@ -224,10 +220,13 @@ def _kept_there(
             if path not in found or state.etag == was[path].etag:
                 found[path] = state
     if features.soft_delete_days != 0 and not features.versioning and isinstance(store, UndeletingStore):
-        gone = [name for name, path in names.items() if path not in found and path not in now]
-        for blob in _listed(store.list_deleted, gone) if gone else ():
+        gone = [name for name, path in names.items() if path not in found]
+        for blob in _listed(partial(store.list_deleted, hns=bool(features.hns)), gone) if gone else ():
             path = names.get(blob.name)
-            if path is not None and was[path].is_in(state := _state(blob, DELETED)):
+            # A snapshot is copied over the blob, and a deleted blob comes back only where there is none.
+            if path is None or (SNAPSHOT in blob.version.split()) != (path in now):
+                continue
+            if was[path].is_in(state := _state(blob, blob.version)):
                 found[path] = state
     return found
 
@@ -266,7 +265,7 @@ def demands_undo(cluster: Cluster) -> bool:
 def not_undone(container: BlobContainer, features: AccountFeatures, *, replaces: bool) -> tuple[FileFailure, ...]:
     """A refusal if what is deleted from a container, or replaced there, could not be brought back, or if that is
     unknown."""
-    if features.versioning or (features.soft_delete_days and not features.hns and not replaces):
+    if features.versioning or (features.soft_delete_days and not features.hns):
         return ()
     what = "replaced or deleted" if replaces else "deleted"
     said = f"the cluster file says 'undo: required', and what would be {what} could not be brought back: {container}"

@@ -41,8 +41,11 @@ class AccountFeatures:
         if self.versioning:
             return "keeps versions: 'blobsync undo' brings back what is replaced or deleted"
         if self.soft_delete_days:
-            how = "the portal restores them" if self.hns else "'blobsync undo' brings them back, but no replaced ones"
-            return f"keeps deleted blobs for {count_text(self.soft_delete_days, 'day')}: {how}"
+            what, where = (
+                (", but not replaced,", ", but only where their directory stays") if self.hns else (" and replaced", "")
+            )
+            days = count_text(self.soft_delete_days, "day")
+            return f"keeps deleted{what} blobs for {days}: 'blobsync undo' brings them back{where}"
         if self.soft_delete_days == 0 and self.versioning is False:
             return "has neither versioning nor soft delete: deleted blobs cannot be restored"
         return "may keep deleted blobs or not: this credential cannot read whether they can be restored"

@@ -410,10 +410,16 @@ class VersionedStore(Protocol):
 class UndeletingStore(Protocol):
     """A store that brings deleted blobs back, where the account keeps them."""
 
-    def list_deleted(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """The blobs below ``prefix`` that are deleted, and that soft delete still keeps."""
+    def list_deleted(self, prefix: str = "", *, hns: bool = False) -> Iterator[BlobInfo]:
+        """The deleted blobs below ``prefix`` that soft delete still keeps, and all snapshots; ``version`` says which
+        one is (``file_states.DELETED``). ``hns``: in an account with directories, which keeps no snapshots."""
         ...
 
-    def undelete(self, name: str) -> None:
-        """Undelete Blob: a deleted blob is as it was; raises ``BlobNotFoundError``. With versions, none comes back."""
+    def undelete(self, name: str, deletion: str = "") -> None:
+        """Undelete Blob: a deleted blob is as it was, and all its deleted snapshots come back; raises
+        ``BlobNotFoundError``. With versions, no blob comes back. With directories, ``deletion`` is the id of one."""
+        ...
+
+    def delete_snapshot(self, name: str, time: str) -> None:
+        """Delete one snapshot of a blob; soft delete keeps it."""
         ...

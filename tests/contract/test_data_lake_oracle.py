@@ -63,3 +63,14 @@ def test_a_directory_goes_with_what_is_in_it(lake: Any) -> None:
     lake.get_file_client("a/b/f").upload_data(b"x", overwrite=True)
     lake.get_directory_client("a").delete_directory()
     assert not lake.get_file_client("a/b/f").exists() and not lake.get_directory_client("a").exists()
+
+
+def test_a_deleted_file_comes_back_by_the_id_of_its_deletion(lake: Any) -> None:
+    for content in (b"one", b"two"):
+        lake.get_file_client("a/f").upload_data(content, overwrite=True)
+        lake.get_file_client("a/f").delete_file()
+    found = list(lake.list_deleted_paths(path_prefix="a"))
+    assert [each.name for each in found] == ["a/f", "a/f"]
+    first = min(found, key=lambda each: each.deletion_id)
+    assert lake._undelete_path(first.name, first.deletion_id).download_file().readall() == b"one"
+    assert code_of(lake._undelete_path, first.name, first.deletion_id)[0] == 404

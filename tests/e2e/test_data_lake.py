@@ -111,6 +111,31 @@ def test_directories_are_no_files_and_go_with_what_is_removed(project: Project, 
     assert lake.directories() == {"c"}
 
 
+def test_deleted_files_come_back_while_their_directory_is_there(project: Project, lake: Lake) -> None:
+    project.configure(lake)
+    write_tree(project.data, {"a/1": b"1", "a/2": b"2", "b/3": b"3"})
+    assert project.run("u", "data").code == 0
+    for content in (b"other", b""):
+        (project.data / "a/1").unlink()
+        mirrored = project.run("u", "data", "--mirror", "-y", "--max-delete", "100%")
+        assert mirrored.code == 0 and "'blobsync undo' brings them back" in mirrored.err, str(mirrored)
+        write_tree(project.data, {"a/1": content, "a/2": b"new" + content})
+        assert project.run("u", "data").code == 0
+    for name in ("a/1", "b/3"):
+        (project.data / name).unlink()
+    assert project.run("rm", "data/a/1", "-y").code == 0 and project.run("rm", "data/b", "-y").code == 0
+    folder, file, replaced, _, _, mirror, *_ = (each["id"] for each in project.json("history").data["transfers"])
+    # Each of the three deletions has an id of its own.
+    done = project.json("undo", mirror, "-y")
+    assert (done.code, done.data["transferred"]) == (0, 1), str(done)
+    assert lake.files() == hashes({"a/1": b"1", "a/2": b"new"})
+    assert project.json("undo", file, "-y").named() == {"data/a/1"}
+    for run, lost in ((replaced, "data/a/2"), (folder, "data/b/3")):
+        done = project.json("undo", run, "-y")
+        assert done.code == 3 and lost in done.named(), str(done)
+    assert lake.files() == hashes({"a/1": b"1", "a/2": b"new"})
+
+
 def test_a_directory_and_a_file_of_one_name_are_told_apart(project: Project, lake: Lake) -> None:
     project.configure(lake)
     lake.mkdir("data/there")

@@ -49,7 +49,7 @@ from tests.servers.forked import Forked, can_fork
 _RUN_SECONDS = 120.0
 # Whether all tests run on an account with a hierarchical namespace (servers/data_lake.py).
 HAS_DIRECTORIES = FOR_INSTALLERS.get("BLOBSYNC_TEST_ACCOUNT") == "hns"
-on_flat_accounts = pytest.mark.skipif(HAS_DIRECTORIES, reason="a folder is a directory there")
+on_flat_accounts = pytest.mark.skipif(HAS_DIRECTORIES, reason="there are directories, and no versions")
 # A prefix that changes nothing: the installed program starts afresh.
 AS_INSTALLED = ("env",)
 

@@ -8,17 +8,20 @@ of the Azure SDKs have recorded of such accounts, and what others have measured 
 - a directory and a blob cannot share a name, and a blob has nothing below it;
 - the directories above a blob are made with it, stay when it goes, and are deleted only when they are empty;
 - Put Block and Put Block List are refused for a file that was written through the other end, Put Blob is not;
-- there are no versions, no snapshots, no batches, and no listings from a name on (``startFrom``).
+- there are no versions, no snapshots, no batches, and no listings from a name on (``startFrom``);
+- a deleted file is kept (soft delete), listed with ``showonly=deleted`` and an id of its deletion, and comes back by
+  that id where nothing has its name; what is replaced is not kept, and nothing of a deleted directory is seen.
 
 The other end (``dfs``) is served at the same address: directories, files (create, append, flush), rename with
 conditions, deletion and access control lists. Its signatures are not checked; of a SAS, the rights are. A rename gives
-the file another ETag here, and keeps the ETag in an account.
+the file another ETag here, and keeps the ETag in an account. Not covered: that a deleted directory comes back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,10 +30,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 
 from azure.core.exceptions import ResourceNotFoundError
-from azure.storage.blob import BlobBlock, BlobClient, BlobServiceClient
+from azure.storage.blob import BlobBlock, BlobClient, BlobProperties, BlobServiceClient
 
 from tests.servers import child
 from tests.servers.copy_source_proxy import error_response
+from tests.servers.past_blobs import Kept, entry, listing, service_settings, store
 from tests.servers.proxy import Link, Proxy, operation
 from tests.servers.wire import Framing, Headers, Request, encode_response, pump, read_body
 
@@ -63,6 +67,9 @@ class DataLake(Proxy):
         self._by_dfs: set[str] = set()
         self._appended: dict[str, bytes] = {}
         self._acls: dict[str, str] = {}
+        # With the path of each.
+        self._deleted: list[tuple[str, Kept]] = []
+        self._deletions = itertools.count(133360211214002465)
 
     async def handle(self, link: Link, request: Request) -> bool:
         path = unquote(urlsplit(request.target).path).rstrip("/")
@@ -79,8 +86,10 @@ class DataLake(Proxy):
             return await self._directory(link, request, path)
         if name in _WRITES:
             return await self._write(link, request, name, path)
+        if query.get("comp") == "undelete":
+            return await self.reply(link, request, await self._undelete(request, path))
         if request.method == "DELETE":
-            self._forget(path)
+            return await self._delete_file(link, request, path)
         return await self.forward(link, request)
 
     # -- the blob end -------------------------------------------------------------------------------------
@@ -88,8 +97,12 @@ class DataLake(Proxy):
     async def _container(self, link: Link, request: Request, name: str, query: Mapping[str, str]) -> bool:
         if name == "list" and ("versions" in query.get("include", "") or "startFrom" in query):
             return await self.reply(link, request, error_response(*_NOT_HERE))
+        if name == "list" and query.get("showonly") == "deleted":
+            return await self.reply(link, request, self._list_deleted(request, query))
         if name == "list":
             return await self._list(link, request, query)
+        if name == "get service":
+            return await self.reply(link, request, service_settings(soft_delete=True))
         if name == "get account":
             headers = [("x-ms-is-hns-enabled", "true"), ("x-ms-account-kind", "StorageV2"), ("Content-Length", "0")]
             return await self.reply(link, request, encode_response(200, "OK", headers))
@@ -117,6 +130,45 @@ class DataLake(Proxy):
         absent = request.get("if-none-match") == "*"
         exists = (409, "BlobAlreadyExists", "The specified blob already exists.")
         return await self.reply(link, request, error_response(*(exists if absent else _TYPE_MISMATCH)))
+
+    async def _delete_file(self, link: Link, request: Request, path: str) -> bool:
+        # Before the client hears of it.
+        kept = await asyncio.to_thread(self._keep_deleted, path)
+        answered = await self.forward(link, request)
+        if await self._is_file(path):
+            self._deleted.remove(kept)
+        else:
+            self._forget(path)
+        return answered
+
+    def _keep_deleted(self, path: str) -> tuple[str, Kept]:
+        try:
+            fetched = self._blob(path).download_blob()
+        except ResourceNotFoundError:
+            return path, Kept("", b"", BlobProperties())
+        kept = path, Kept(str(next(self._deletions)), fetched.readall(), fetched.properties, "deleted")
+        self._deleted.append(kept)
+        return kept
+
+    def _list_deleted(self, request: Request, query: Mapping[str, str]) -> bytes:
+        lead = unquote(urlsplit(request.target).path).rstrip("/") + "/"
+        return listing(
+            entry(path.removeprefix(lead), kept, "DeletionId")
+            for path, kept in sorted(self._deleted, key=lambda each: each[0])
+            if path.startswith(lead + query.get("prefix", ""))
+        )
+
+    async def _undelete(self, request: Request, path: str) -> bytes:
+        name, _, id = (request.get("x-ms-undelete-source") or "").partition("?deletionid=")
+        source = "/".join([*path.split("/")[:3], unquote(name)])
+        found = [each for each in self._deleted if each[0] == source and each[1].id == id]
+        if not found:
+            return error_response(404, "BlobNotFound", "The specified blob does not exist.")
+        if await self._is_file(path):
+            return error_response(409, "PathAlreadyExists", "The specified path already exists.")
+        await asyncio.to_thread(store, self._blob(path), found[0][1])
+        self._deleted.remove(found[0])
+        return _done(200)
 
     async def _write(self, link: Link, request: Request, name: str, path: str) -> bool:
         if name in _BLOCKS and path in self._by_dfs:
@@ -271,9 +323,10 @@ class DataLake(Proxy):
         if path not in self._directories:
             if await self._etag(path) is None:
                 return error_response(404, "PathNotFound", "The specified path does not exist.")
+            _, kept = await asyncio.to_thread(self._keep_deleted, path)
             await asyncio.to_thread(self._blob(path).delete_blob)
             self._forget(path)
-            return _done(200)
+            return _done(200, [("x-ms-deletion-id", kept.id), ("x-ms-delete-type-permanent", "false")])
         if not recursive and await self._is_full(path):
             return error_response(409, "DirectoryNotEmpty", "The recursive query parameter value must be true.")
         for below in await asyncio.to_thread(self._below, path):
@@ -317,6 +370,7 @@ class DataLake(Proxy):
 
     async def _remove_directory(self, path: str) -> None:
         self._directories.discard(path)
+        self._deleted = [each for each in self._deleted if not each[0].startswith(f"{path}/")]
         await asyncio.to_thread(self._blob(f"{path}/").delete_blob)
 
     def _acl(self, path: str) -> str:

@@ -6,7 +6,9 @@ Blob"), in the form that the tests of the Azure SDKs have recorded:
 - with versioning, each write makes a version, whose id the answer names, and a deletion leaves the last one as an
   earlier version; a version is read and copied by ``versionid``; Undelete answers 200 and brings no blob back;
 - with soft delete alone, a deleted blob is listed with ``include=deleted``, and Undelete brings it back as it was; what
-  is overwritten stays as a deleted snapshot.
+  is overwritten stays as a deleted snapshot, listed with ``include=snapshots,deleted``. Undelete makes all of the
+  blob's deleted snapshots active, which changes no blob; only then can they be copied. A blob is not deleted without
+  its active snapshots.
 
 It keeps the contents in memory, and answers listings with ``versions`` or ``deleted`` in one page. Not covered:
 deletion of versions, snapshots that clients make, the end of the days. A blob that Undelete brings back has another
@@ -18,7 +20,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +44,8 @@ _DATE = "%a, %d %b %Y %H:%M:%S GMT"
 
 @dataclass
 class Kept:
-    """A version, a deleted blob or a deleted snapshot; ``state`` is ``current``, ``earlier``, ``deleted`` or
-    ``snapshot``."""
+    """A version, a deleted blob or a snapshot; ``state`` is ``current``, ``earlier``, ``deleted``, ``deleted snapshot``
+    or ``snapshot``."""
 
     id: str
     data: bytes
@@ -68,16 +71,18 @@ class PastBlobs(Proxy):
         path, query = unquote(parts.path), {key: values[0] for key, values in parse_qs(parts.query).items()}
         name = operation(request)
         if query.get("restype") == "service" and query.get("comp") == "properties":
-            return await self.reply(link, request, _xml(self._settings()))
+            return await self.reply(link, request, service_settings(soft_delete=self._keeps == "deleted"))
         if name == "list" and {"versions", "deleted"} & {*query.get("include", "").split(",")}:
-            return await self.reply(link, request, _xml(self._listing(path, query)))
+            return await self.reply(link, request, self._listing(path, query))
         if query.get("comp") == "undelete":
             return await self.reply(link, request, await asyncio.to_thread(self._undelete, path))
         if "versionid" in query and request.method in ("GET", "HEAD"):
             return await self.reply(link, request, self._version(path, query["versionid"], request))
         source = request.get("x-ms-copy-source") or ""
-        if "versionid=" in source and name in ("put blob from url", "copy blob"):
+        if re.search("versionid=|snapshot=", source) and name in ("put blob from url", "copy blob"):
             return await self.reply(link, request, await asyncio.to_thread(self._copied, path, source, request))
+        if name == "delete blob" and (answer := self._of_snapshots(path, query, request)):
+            return await self.reply(link, request, answer)
         if name in _WRITES or name == "delete blob":
             return await self._changed(link, request, path, deletes=name == "delete blob")
         if query.get("comp") == "batch":
@@ -101,7 +106,7 @@ class PastBlobs(Proxy):
 
     def _begin(self, path: str) -> Headers:
         """A blob was written: it is the current one from now on."""
-        self._end(path, "earlier" if self._keeps == "versions" else "snapshot")
+        self._end(path, "earlier" if self._keeps == "versions" else "deleted snapshot")
         fetched = self._blob(path).download_blob()
         self._count += 1
         id = f"2026-11-27T20:{self._count // 60_000:02}:{self._count // 1000 % 60:02}.{self._count % 1000:03}0000Z"
@@ -112,18 +117,30 @@ class PastBlobs(Proxy):
         for each in self._kept.get(path, ()):
             if each.state == "current":
                 each.state = state
-            elif each.state == "deleted" and state == "snapshot":
-                each.state = "snapshot"
+            elif (each.state, state) in (("deleted", "deleted snapshot"), ("snapshot", "deleted")):
+                each.state = "deleted snapshot"
+
+    def _of_snapshots(self, path: str, query: Mapping[str, str], request: Request) -> bytes:
+        """The answer to the deletion of a snapshot, or of a blob that has some; else empty."""
+        active = {each.id: each for each in self._kept.get(path, ()) if each.state == "snapshot"}
+        if "snapshot" not in query:
+            refused = active and request.get("x-ms-delete-snapshots") != "include"
+            return error_response(409, "SnapshotsPresent", "The blob has snapshots.") if refused else b""
+        if query["snapshot"] not in active:
+            return error_response(404, "BlobNotFound", "The specified blob does not exist.")
+        active[query["snapshot"]].state = "deleted snapshot"
+        return encode_response(202, "Accepted", [("Content-Length", "0")])
 
     def _undelete(self, path: str) -> bytes:
         kept = self._kept.get(path)
         if not kept:
             return error_response(404, "BlobNotFound", "The specified blob does not exist.")
-        gone = [each for each in kept if each.state == "deleted"]
-        if self._keeps == "deleted" and gone:
-            _store(self._blob(path), gone[-1])
-            gone[-1].state = "snapshot"
-            self._begin(path)
+        for each in kept if self._keeps == "deleted" else ():
+            if each.state == "deleted":
+                store(self._blob(path), each)
+                each.properties, each.state = self._blob(path).get_blob_properties(), "current"
+            elif each.state == "deleted snapshot":
+                each.state = "snapshot"
         return encode_response(200, "OK", [("Content-Length", "0")])
 
     def _found(self, path: str, id: str) -> Kept | None:
@@ -149,13 +166,14 @@ class PastBlobs(Proxy):
 
     def _copied(self, path: str, source: str, request: Request) -> bytes:
         parts = urlsplit(source)
-        found = self._found(unquote(parts.path), parse_qs(parts.query)["versionid"][0])
-        if found is None:
+        query = parse_qs(parts.query)
+        found = self._found(unquote(parts.path), query.get("versionid", query.get("snapshot", [""]))[0])
+        if found is None or "deleted" in found.state:
             return error_response(404, "CannotVerifyCopySource", "The specified blob does not exist.")
         if request.get("x-ms-source-if-match") not in (None, found.properties.etag):
             return error_response(412, "SourceConditionNotMet", "The source condition specified was not met.")
         try:
-            made = _store(self._blob(path), found, request.get("if-match"), absent=bool(request.get("if-none-match")))
+            made = store(self._blob(path), found, request.get("if-match"), absent=bool(request.get("if-none-match")))
         except HttpResponseError as error:
             code, status = str(error.error_code), error.status_code or 500  # type: ignore[attr-defined]
             return error_response(status, code, "The condition specified using HTTP conditional header(s) is not met.")
@@ -167,30 +185,29 @@ class PastBlobs(Proxy):
         _, account, container, name = path.split("/", 3)
         return self._services[account].get_blob_client(container, name)
 
-    def _settings(self) -> str:
-        soft = f"<Enabled>true</Enabled><Days>{DAYS}</Days>" if self._keeps == "deleted" else "<Enabled>false</Enabled>"
-        policy = f"<DeleteRetentionPolicy>{soft}</DeleteRetentionPolicy>"
-        return f"<StorageServiceProperties>{policy}</StorageServiceProperties>"
-
-    def _listing(self, path: str, query: Mapping[str, str]) -> str:
+    def _listing(self, path: str, query: Mapping[str, str]) -> bytes:
         lead, included = f"{path.rstrip('/')}/", query["include"].split(",")
         shown = {"current", *(["earlier"] if "versions" in included else [])}
-        shown |= {"deleted"} if "deleted" in included and self._keeps == "deleted" else set()
-        blobs = [
-            _entry(name.removeprefix(lead), each, versions=self._keeps == "versions" and "versions" in included)
+        if self._keeps == "deleted":
+            shown |= {"deleted"} if "deleted" in included else set()
+            shown |= {"snapshot"} if "snapshots" in included else set()
+            shown |= {"deleted snapshot"} if {"snapshots", "deleted"} <= {*included} else set()
+        tag = "VersionId" if self._keeps == "versions" and "versions" in included else ""
+        return listing(
+            entry(name.removeprefix(lead), each, "Snapshot" if "snapshot" in each.state else tag)
             for name, kept in sorted(self._kept.items())
             if name.startswith(lead + query.get("prefix", ""))
             for each in kept
             if each.state in shown
-        ]
-        return f"<EnumerationResults><Blobs>{''.join(blobs)}</Blobs><NextMarker /></EnumerationResults>"
+        )
 
 
 def _md5(kept: Kept) -> str:
     return base64.b64encode(bytes(kept.properties.content_settings.content_md5 or b"")).decode()
 
 
-def _store(blob: BlobClient, kept: Kept, etag: str | None = None, *, absent: bool = False) -> dict[str, Any]:
+def store(blob: BlobClient, kept: Kept, etag: str | None = None, *, absent: bool = False) -> dict[str, Any]:
+    """Write a blob as it was; with ``etag`` or ``absent`` under that condition."""
     conditions: dict[str, Any] = {"etag": etag, "match_condition": MatchConditions.IfNotModified} if etag else {}
     made: dict[str, Any] = blob.upload_blob(
         kept.data,
@@ -202,10 +219,12 @@ def _store(blob: BlobClient, kept: Kept, etag: str | None = None, *, absent: boo
     return made
 
 
-def _entry(name: str, kept: Kept, *, versions: bool) -> str:
-    current = "<IsCurrentVersion>true</IsCurrentVersion>" if kept.state == "current" else ""
-    which = f"<VersionId>{kept.id}</VersionId>{current}" if versions else ""
-    gone = "<Deleted>true</Deleted>" if kept.state == "deleted" else ""
+def entry(name: str, kept: Kept, tag: str) -> str:
+    """One blob of a listing, in which ``tag`` has its id (empty: none)."""
+    which = f"<{tag}>{kept.id}</{tag}>" if tag else ""
+    if tag == "VersionId" and kept.state == "current":
+        which += "<IsCurrentVersion>true</IsCurrentVersion>"
+    gone = "<Deleted>true</Deleted>" if "deleted" in kept.state else ""
     date = kept.properties.last_modified.strftime(_DATE)
     days = (
         f"<DeletedTime>{date}</DeletedTime><RemainingRetentionDays>{DAYS - 1}</RemainingRetentionDays>" if gone else ""
@@ -219,6 +238,18 @@ def _entry(name: str, kept: Kept, *, versions: bool) -> str:
         "<AccessTier>Hot</AccessTier><AccessTierInferred>true</AccessTierInferred><ServerEncrypted>true</ServerEncrypted>"
         f"{days}</Properties><OrMetadata /></Blob>"
     )
+
+
+def listing(entries: Iterable[str]) -> bytes:
+    """The answer to List Blobs, in one page."""
+    return _xml(f"<EnumerationResults><Blobs>{''.join(entries)}</Blobs><NextMarker /></EnumerationResults>")
+
+
+def service_settings(*, soft_delete: bool) -> bytes:
+    """The answer to Get Blob Service Properties."""
+    soft = f"<Enabled>true</Enabled><Days>{DAYS}</Days>" if soft_delete else "<Enabled>false</Enabled>"
+    policy = f"<DeleteRetentionPolicy>{soft}</DeleteRetentionPolicy>"
+    return _xml(f"<StorageServiceProperties>{policy}</StorageServiceProperties>")
 
 
 def _xml(text: str) -> bytes:

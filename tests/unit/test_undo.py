@@ -139,23 +139,39 @@ def test_a_removal_is_taken_back_path_by_path(tmp_path: Path) -> None:
         assert world.undo(id).ok and world.there() == {"a": "one", "b": "two"}
 
 
-def test_with_soft_delete_alone_what_was_deleted_comes_back_and_what_was_replaced_only_from_here(
-    tmp_path: Path,
-) -> None:
+def test_with_soft_delete_alone_a_replaced_blob_comes_back_from_its_deleted_snapshot(tmp_path: Path) -> None:
+    world = World(tmp_path, "deleted")
+    with world.project:
+        before, id = changed(world)
+        after = world.there()
+        assert [action for action, _ in kinds(world.project.plan_undo(id)).values()] == [
+            *(Action.TRANSFER, Action.TRANSFER, Action.DELETE),
+        ]
+        assert world.undo(id).ok and world.there() == before
+        # Undelete has made all deleted snapshots active: none stays so.
+        assert {words.split()[0] for words, _ in world.store.past} == {"deleted"}
+        assert world.undo().ok and world.there() == after
+        assert world.undo().ok and world.there() == before
+
+
+def test_a_snapshot_that_is_active_is_a_source_and_stays(tmp_path: Path) -> None:
+    world = World(tmp_path, "deleted")
+    with world.project:
+        before, id = changed(world)
+        world.store.undelete("store/data/a")
+        active = [words for words, _ in world.store.past if words.startswith("snapshot ")]
+        assert len(active) == 1 and world.undo(id).ok and world.there() == before
+        assert active[0] in dict(world.store.past)
+
+
+def test_a_deleted_blob_of_other_content_is_not_undeleted(tmp_path: Path) -> None:
     world = World(tmp_path, "deleted")
     with world.project:
         _, id = changed(world)
-        plan = world.project.plan_undo(id)
-        assert kinds(plan) == {
-            "a": (Action.CONFLICT, Reason.NOT_KEPT),
-            "b": (Action.TRANSFER, Reason.REPLACED),
-            "c": (Action.DELETE, Reason.CREATED),
-        }
-        assert world.project.carry_out(plan).exit_code is ExitCode.PARTIAL
-        assert world.there() == {"a": "ONE", "b": "two", "d": "four"}
-        assert [each.name for each in world.store.asked("undelete")] == ["store/data/b"]
-        world.write(a="one")
-        assert world.undo(id).ok and world.there() == {"a": "one", "b": "two", "d": "four"}
+        world.store.add("store/data/b", b"somebody's")
+        world.store.delete("store/data/b")
+        plan = world.project.plan_undo(id, ["data/b"])
+        assert kinds(plan) == {"b": (Action.CONFLICT, Reason.NOT_KEPT)}
 
 
 def test_where_nothing_is_kept_only_equal_files_here_come_back(tmp_path: Path) -> None:
@@ -266,10 +282,8 @@ def test_an_undo_that_was_stopped_can_be_undone_and_repeated(tmp_path: Path) -> 
         assert world.undo(id).ok and world.there() == before
 
 
-@pytest.mark.parametrize(("keeps", "deletes", "replaces"), [("versions", 1, 1), ("deleted", 1, 0), ("nothing", 0, 0)])
-def test_what_must_be_undoable_is_refused_where_it_is_not(
-    tmp_path: Path, keeps: str, deletes: int, replaces: int
-) -> None:
+@pytest.mark.parametrize(("keeps", "works"), [("versions", True), ("deleted", True), ("nothing", False)])
+def test_what_must_be_undoable_is_refused_where_it_is_not(tmp_path: Path, keeps: str, works: bool) -> None:
     world = World(tmp_path, keeps)
     with world.project:
         world.write(a="one", b="two")
@@ -280,15 +294,15 @@ def test_what_must_be_undoable_is_refused_where_it_is_not(
         before = world.there()
         world.write(a="ONE")
         plan = world.project.plan_upload("data")
-        assert len(plan.refusals) == 1 - replaces
+        assert bool(plan.refusals) is not works
         world.write(c="new")
         assert not world.project.plan_upload("data/c").refusals, "what is new can always be undone"
-        if not replaces:
+        if not works:
             with pytest.raises(UndoImpossibleError, match="undo: required"):
                 world.project.upload("data")
             assert world.there() == before
         deletions = world.project.find_removal("data/b")
-        if deletes:
+        if works:
             assert len(world.project.remove(deletions).gone) == 1
         else:
             with pytest.raises(UndoImpossibleError, match="neither versioning nor soft delete"):

@@ -27,11 +27,14 @@ class History:
     """A project in which somebody edits files, here and in the container, between the commands."""
 
     def __init__(self, root: Path, seed: int) -> None:
-        self.chance, self.world, self.count = random.Random(seed), World(root, "versions"), 0
+        self.chance, self.count = random.Random(seed), 0
+        self.world = World(root, "versions" if seed % 2 else "deleted")
+        # A lock brings old contents from versions alone.
+        self.words = _WORDS if seed % 2 else _WORDS[:-2]
         self.locked: dict[str, str] = {}
 
     def contents(self) -> set[str]:
-        """Everything that could be had back: here, in the container, in its versions, in the trash."""
+        """Everything that could be had back: here, in the container, in what it keeps, in the trash."""
         kept = {file.place.read_text() for run in trash_of(self.world.project.state).runs() for file in run.files}
         past = {blob.body.decode() for _, blob in self.world.store.past}
         return {*self.world.here().values(), *self.world.there().values(), *kept, *past}
@@ -49,7 +52,7 @@ class History:
 
     def command(self) -> None:
         project, ids = self.world.project, [entry.id for entry in self.world.project.history()]
-        word = self.chance.choice(_WORDS)
+        word = self.chance.choice(self.words)
         if word == "undo" and ids:
             project.carry_out(project.plan_undo(self.chance.choice(ids[:5])))
         elif word == "lock":

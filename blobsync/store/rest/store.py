@@ -22,7 +22,7 @@ from blobsync.base.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from blobsync.base.locations import BlobContainer, reaches_another
+from blobsync.base.locations import BlobContainer, quote_blob_name, reaches_another
 from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.store.protocol import (
     ANYTHING,
@@ -428,16 +428,24 @@ class RestBlobStore:
         """List Blobs with ``include=versions``; a current blob has no ``version`` where the account keeps none."""
         return self._only_blobs(prefix=prefix, include="metadata,versions")
 
-    def list_deleted(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """List Blobs with ``include=deleted``: those that have ``Deleted``."""
-        pages = self._pages(prefix=prefix, include="metadata,deleted")
+    def list_deleted(self, prefix: str = "", *, hns: bool = False) -> Iterator[BlobInfo]:
+        """List Blobs with ``include=snapshots,deleted``, or with ``showonly=deleted``."""
+        which = {"showonly": "deleted"} if hns else {"include": "metadata,snapshots,deleted"}
+        pages = self._pages(prefix=prefix, **which)
         return (blob for page in pages for blob in self._understood("listing", deleted_in, page))
 
-    def undelete(self, name: str) -> None:
+    def undelete(self, name: str, deletion: str = "") -> None:
         """Undelete Blob."""
-        reply = self._http.send("PUT", self._path(name), {"comp": "undelete"}, _NOTHING, b"")
+        source = {"x-ms-undelete-source": f"{quote_blob_name(name)}?deletionid={deletion}"} if deletion else _NOTHING
+        reply = self._http.send("PUT", self._path(name), {"comp": "undelete"}, source, b"")
         if reply.status != 200:
             raise self._error(reply, "restore", name)
+
+    def delete_snapshot(self, name: str, time: str) -> None:
+        """Delete Blob with ``snapshot``."""
+        reply = self._http.send("DELETE", self._path(name), {"snapshot": time}, _NOTHING)
+        if reply.status not in (202, 404):
+            raise self._error(reply, "delete", name)
 
     def open_version(self, name: str, version: str, *, start: int = 0, length: int | None = None) -> RestBlobReader:
         """Get Blob with ``versionid``; a broken connection is resumed."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
+from blobsync.base.file_states import DELETED, SNAPSHOT
 from blobsync.base.lazy_regexes import pattern
 from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS, MAX_UNCOMMITTED, BlobInfo, Block
 from blobsync.store.rest.transport import parse_http_date
@@ -159,11 +160,14 @@ def kept_days(settings: bytes, most: int) -> int | None:
 
 
 def deleted_in(page: bytes) -> list[BlobInfo]:
-    """The deleted blobs of a page; no snapshots, and no versions."""
-    listed = ((name, item) for name, item in _listed(page) if item.findtext("Deleted") == "true")
-    return [
-        _blob(name, item) for name, item in listed if not item.findtext("Snapshot") and not item.findtext("VersionId")
-    ]
+    """The deleted blobs of a page, and its snapshots, each with the words for it as its version."""
+    found = []
+    for name, item in _listed(page):
+        time, deletion = (_checked_version(item.findtext(tag)) for tag in ("Snapshot", "DeletionId"))
+        words = (DELETED if item.findtext("Deleted") == "true" else "", SNAPSHOT if time else "", time or deletion)
+        if any(words) and not item.findtext("VersionId"):
+            found.append(_blob(name, item)._replace(version=" ".join(filter(None, words))))
+    return found
 
 
 def _listed(page: bytes) -> Iterator[tuple[str, ElementTree.Element]]:
