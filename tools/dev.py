@@ -181,11 +181,15 @@ def soak(rest: Sequence[str]) -> int:
         "SOAK_SEED": str(options.seed),
     }
     workers = min(os.cpu_count() or 1, 4)
-    fuzzed = run([PYTHON, "-m", "pytest", "-m", "soak", "-n", str(workers), "tests"])
-    if not options.rounds:
-        return fuzzed
-    rounds = ["--rounds", str(options.rounds), "--seed", str(options.seed)]
-    return run([PYTHON, "-m", "benchmarks.reliability", *rounds]) or fuzzed
+    tests: list[str | Path] = [PYTHON, "-m", "pytest", "-n", str(workers)]
+    codes = [run([*tests, "-m", "soak", "tests"])]
+    if options.rounds:
+        rounds = ["--rounds", str(options.rounds), "--seed", str(options.seed)]
+        codes.append(run([PYTHON, "-m", "benchmarks.reliability", *rounds]))
+    say("running the end-to-end tests on an account with directories")
+    os.environ["BLOBSYNC_TEST_ACCOUNT"] = "hns"
+    codes.append(run([*tests, "--dist", "loadfile", "tests/e2e"]))
+    return next((code for code in codes if code), 0)
 
 
 def lint(output: TextIO | None = None) -> int:

@@ -128,6 +128,13 @@ def bucket(moto: S3Server, tmp_path: Path) -> str:
     return name
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if HAS_DIRECTORIES:
+        uses = [item for item in items if "azurite" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=list({*items} - {*uses}))
+        items[:] = uses
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The sum of injected faults and their outcomes over all tests of this run."""
     kinds: Counter[str] = Counter()
