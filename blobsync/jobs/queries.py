@@ -567,7 +567,8 @@ def _with_shared(
     context: JobContext, found: JobList, states: Collection[State], limit: int | None, cluster: str | None
 ) -> JobList:
     """The list with the newest jobs of other users and machines."""
-    shared = newest_shared(context, limit or DEFAULT_LIMIT, cluster)
+    listed = _experiment_cluster(context, cluster)
+    shared = newest_shared(context, limit or DEFAULT_LIMIT, cluster, listed.name if listed else "")
     others = (one for one in shared.records if not states or one.state in states)
     newest = sorted((*found.records, *others), key=lambda record: record.submitted, reverse=True)
     shown = tuple(newest[:limit])

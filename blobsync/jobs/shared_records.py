@@ -258,10 +258,10 @@ def _shown(spec: JobSpec) -> JobSpec:
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def newest_shared(context: JobContext, limit: int, cluster: str | None = None) -> SharedList:
+def newest_shared(context: JobContext, limit: int, cluster: str | None = None, listed: str = "") -> SharedList:
     """The newest ``limit`` jobs of each container, of one cluster or of all, that this project has no record of; one
-    bounded listing each."""
-    places, problems = _places(context, [cluster] if cluster else cluster_names(context.root))
+    bounded listing each. ``listed``: the cluster of a service whose own list is shown, too."""
+    places, problems = _places(context, [cluster] if cluster else cluster_names(context.root), listed)
     found: list[RecalledJob] = []
     for place in places:
         try:
@@ -329,16 +329,19 @@ def _ids_like(store: BlobStore, place: _Place, wanted: str) -> list[str]:
     return list(islice(found, _AT_A_TIME))
 
 
-def _places(context: JobContext, names: Sequence[str]) -> tuple[list[_Place], list[str]]:
+def _places(context: JobContext, names: Sequence[str], listed: str = "") -> tuple[list[_Place], list[str]]:
     """The places of these clusters, each once; and why some clusters are left out."""
     found: dict[tuple[str, str], _Place] = {}
     problems: list[str] = []
     for name in names:
         try:
-            place = _place_of(context.cluster(name))
+            cluster = context.cluster(name)
+            place = _place_of(cluster)
         except BlobsyncError as error:
             problems.append(f"cluster {name}: {error.message}; jobs of others there are not shown")
             continue
+        if cluster.platform in SERVICES and name != listed:
+            problems.append(f"jobs of others on {name} ({cluster.platform}) are not among these: blobsync q -c {name}")
         if place is not None:
             key = str(place.account.container), place.folder
             known = found[key].clusters if key in found else ()

@@ -193,6 +193,14 @@ def test_another_clone_lists_finds_and_follows_a_job(ann: Clone, bob: Clone) -> 
     assert bob.context.history.recent() == (bob.context.history.find(own.run_id),)
 
 
+def test_a_service_with_a_list_of_its_own_is_named(ann: Clone, bob: Clone) -> None:
+    job = ann.submit()
+    ProjectFiles(bob.context.root).cluster("platform: aml\ncompute_target: gpus\n", "azure")
+    assert [one.run_id for one in bob.jobs.list(all_users=True)] == [job.run_id]
+    assert bob.notes == ["jobs of others on azure (aml) are not among these: blobsync q -c azure"]
+    assert bob.jobs.find(job.run_id).by == "ann"
+
+
 def test_a_job_without_a_gpu_has_none_elsewhere(ann: Clone, bob: Clone, box: MemoryStore) -> None:
     given = replace(ann.submit(num_gpu=2).spec, run_id="ann_1764000001_0badcafe", options={"on_cpu": True})
     job = hand_over(ann.context, ann.context.cluster("uni"), given).record

@@ -341,6 +341,7 @@ def test_the_code_of_an_array_is_the_highest_of_a_task_and_none_is_started_again
         child.code = each
     assert pool.look(canceled=False) == code and len(runner.children) == 2
     assert ("it broke" in (files.log.read_text() if files.log.exists() else "")) is bool(code)
+    assert [task.reason for task in files.read_tasks().values()] == ["it broke" if each else "" for each in codes]
 
 
 def test_gpus_are_divided_among_tasks_and_a_canceled_task_ends_alone(tmp_path: Path) -> None:

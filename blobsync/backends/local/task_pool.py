@@ -18,6 +18,8 @@ from blobsync.jobspec.spec import TASK_VARIABLE, JobSpec, State, TaskArray, Task
 
 # The most tasks at a time; each is a group of processes.
 MOST_AT_A_TIME = 64
+# How much of why a task failed is kept (characters).
+_MOST_SAID = 1000
 
 
 class TaskPool:
@@ -93,7 +95,10 @@ class TaskPool:
         state = State.CANCELED if number in self._asked else State.FAILED if code else State.COMPLETED
         if state is not State.CANCELED or self._code:
             self._code = max(self._code, shell_code(code))
-        self._files.add_task(TaskInfo(number, state, shell_code(code), 0, info.started, self._clock()))
-        if code or task.stderr_tail():
+        said = task.stderr_tail()
+        # A task that could not begin has no log of its own.
+        why = said.rpartition("\n")[2].removeprefix("blobsync: ")[:_MOST_SAID] if state is State.FAILED else ""
+        self._files.add_task(TaskInfo(number, state, shell_code(code), 0, info.started, self._clock(), why))
+        if code or said:
             with self._files.log.open("a") as log:
-                log.write(f"task {number} ended with {code}\n{task.stderr_tail()}".rstrip() + "\n")
+                log.write(f"task {number} ended with {code}\n{said}".rstrip() + "\n")
