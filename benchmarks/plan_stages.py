@@ -120,7 +120,7 @@ def _hold(held: HeldFiles, paths: Iterable[str], states: Sequence[LocalState]) -
 
 
 def _pairs(held: HeldFiles, listing: Iterable[tuple[str, RemoteState]]) -> Iterable[Pair]:
-    return (Pair(each.path, each.held, each.streamed) for each in held.matched(listing))
+    return (Pair(*each) for each in held.matched(listing))
 
 
 def _decide(found: list[Pair]) -> Iterable[FileAction]:

@@ -121,8 +121,9 @@ def redact_tree(value: Any) -> Any:
     return value
 
 
-def redact_each(values: Iterable[Any]) -> Iterator[Any]:
-    """``redact_tree`` of each value. Scans many at once, because secrets are rare: JSON keeps the pieces and signs."""
+def redact_each(values: Iterable[Any]) -> Iterator[list[Any]]:
+    """``redact_tree`` of each value, in lists. Each is scanned at once, because secrets are rare: JSON keeps the pieces
+    and signs."""
     import json  # late: most commands have no such list
 
     left = iter(values)
@@ -131,7 +132,7 @@ def redact_each(values: Iterable[Any]) -> Iterator[Any]:
         small = whole.lower()
         held = any(piece in whole for pieces in tuple(_held.values()) for piece in pieces)
         looks = held or any(rough in small for rough in _ROUGHLY)
-        yield from map(redact_tree, bundle) if looks else bundle
+        yield list(map(redact_tree, bundle)) if looks else bundle
 
 
 def redact_word(word: str) -> str:

@@ -80,6 +80,7 @@ class DownloadJob(FileJob):
         md5 = self._content.digest()
         expected = self.action.destination if self.action.target is None else None
         state = self._opened.commit(expected, md5)
+        self._part = None
         source = RemoteState(self._version.size, self._version.etag, md5)
         return Moved(self.action, source=source, destination=state, compared_by=self._content.compared_by)
 

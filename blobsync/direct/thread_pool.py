@@ -260,6 +260,8 @@ class RunState:
         self._intents = intents
         self._ends = Ends(str(task.part.source), str(task.part.destination)) if intents is not None else None
         self._lock = threading.Lock()
+        # Of the bytes of its jobs.
+        self.counting = threading.Lock()
         self._giving_up = CircuitBreaker()
         self._under_way: set[FileJob] = set()
 
@@ -371,7 +373,6 @@ class FileJob(abc.ABC):
         # Bytes of this attempt that the listener has heard of.
         self.counted = 0
         self._reused = 0
-        self._count_lock = threading.Lock()
 
     @abc.abstractmethod
     def open(self) -> int:
@@ -410,7 +411,7 @@ class FileJob(abc.ABC):
 
     def count(self, size: int) -> None:
         """Report bytes under way to the listener."""
-        with self._count_lock:
+        with self.run.counting:
             self.counted += size
         self.run.listener.emit(BytesMoved(size))
 
@@ -433,7 +434,7 @@ class FileJob(abc.ABC):
 
     def count_reused(self, size: int) -> None:
         """Report bytes that are at the destination already and do not move."""
-        with self._count_lock:
+        with self.run.counting:
             self._reused += size
         self.run.listener.emit(BytesReused(size))
 

@@ -180,11 +180,14 @@ class BlockIds:
         return b64encode(f"blobsync-{self._run}-{index:06d}".ljust(_BLOCK_ID_BYTES, ".").encode()).decode()
 
 
+_NEW = Precondition(absent=True)
+
+
 def precondition_of(action: FileAction) -> Precondition:
     """A precondition that lets the write replace only the version that the plan saw."""
     if action.target is None and isinstance(action.destination, RemoteState):
         return Precondition(etag=action.destination.etag)
-    return Precondition(absent=True)
+    return _NEW
 
 
 # The service takes no blocks for a file that was written through the Data Lake end of its account, but a whole blob.

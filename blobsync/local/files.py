@@ -28,7 +28,7 @@ from blobsync.base.errors import LocalFileError, PreconditionFailedError
 from blobsync.base.file_states import FileState, LocalState, regular_only
 from blobsync.config.mapping import is_below
 from blobsync.local.names import RelativeName
-from blobsync.local.os_errors import ChangedWhileReadError, NotAFileError, naming
+from blobsync.local.os_errors import ChangedWhileReadError, NotAFileError, local_error, naming
 from blobsync.local.part_files import (
     FolderDescriptor,
     Keep,
@@ -50,7 +50,10 @@ _LOCK_SECONDS, _LOCK_PAUSE = 10.0, 0.05
 
 
 class SourceFile:
-    """A regular file that is read in pieces, from any thread, and must not change meanwhile."""
+    """A regular file that is read in pieces, from any thread, and must not change meanwhile.
+
+    Three of its methods run for each small file: ``naming`` would take longer than what they do.
+    """
 
     def __init__(
         self, path: Path | str, expected: FileState | None = None, *, folder: int | None = None, shown: str = ""
@@ -61,9 +64,11 @@ class SourceFile:
         the path for messages.
         """
         self._path = shown or path
-        with naming(self._path):
+        try:
             self.fd = os.open(path, _READ if folder is None else _READ | os.O_NOFOLLOW, dir_fd=folder)
             found = os.fstat(self.fd)
+        except OSError as error:
+            raise local_error(error, self._path) from error
         self.state = expected if isinstance(expected, LocalState) else LocalState.of(found)
         if not stat.S_ISREG(found.st_mode):
             self.close()
@@ -74,18 +79,22 @@ class SourceFile:
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Read exactly ``length`` bytes; raises ``ChangedWhileReadError`` if the file became shorter."""
-        with naming(self._path):
+        try:
             data = os.pread(self.fd, length, offset)
             if len(data) < length:
                 data = self._read_on(data, offset, length)
+        except OSError as error:
+            raise local_error(error, self._path) from error
         if len(data) != length:
             raise self.changed()
         return data
 
     def check_unchanged(self) -> None:
         """Raise ``ChangedWhileReadError`` if the file was written to since it was opened."""
-        with naming(self._path):
+        try:
             now = os.fstat(self.fd)
+        except OSError as error:
+            raise local_error(error, self._path) from error
         if not self.state.is_still(now):
             raise self.changed()
 
@@ -166,6 +175,7 @@ class LocalFolder:
         permissions.
         """
         self._root = root
+        self._text = str(root)
         self._kept = kept
         self._unnamed = unnamed and unnamed_work()
         self._private = private
@@ -186,7 +196,7 @@ class LocalFolder:
         Raises ``LocalFileError``, also for ``..``, an absolute name or a link that leads out.
         """
         # A string: creating a Path for each of many small files takes longer than writing it.
-        parts, path = self._parts(relative), f"{self._root}/{relative}"
+        parts, path = self._parts(relative), f"{self._text}/{relative}"
         with naming(path):
             folder = self._parent(parts[:-1])
             keep = self._keep(relative)
@@ -462,6 +472,8 @@ class SourceFolder:
         """Links are followed inside ``boundary``: the project first, then the targets of the user's trusted links. In
         the project only folders that hold data count. Empty: whoever named the root agreed to its links as well."""
         self._root = root
+        # Of a Path each file would make a string again.
+        self._text = str(root)
         self._project = boundary[0] if boundary else root
         self._boundary = tuple(os.path.realpath(place) for place in boundary)
         # Files come folder by folder: the last one is kept open for the next file.
@@ -473,7 +485,7 @@ class SourceFolder:
         Raises ``LocalFileError``, also for a link that leads out of the boundary, and ``ChangedWhileReadError`` when it
         is not ``expected`` any more.
         """
-        path = f"{self._root}/{relative}" if relative else str(self._root)
+        path = f"{self._text}/{relative}" if relative else self._text
         if not self._boundary:
             return SourceFile(path, expected)
         above, _, name = path.rpartition("/")

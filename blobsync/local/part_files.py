@@ -21,7 +21,7 @@ from typing import NamedTuple
 from blobsync.base.errors import PreconditionFailedError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.local.names import is_own_temporary, new_temporary_name
-from blobsync.local.os_errors import NotAFileError, naming
+from blobsync.local.os_errors import NotAFileError, local_error, naming
 
 # Only Linux has it.
 _TMPFILE = getattr(os, "O_TMPFILE", 0)
@@ -154,10 +154,13 @@ class PartFile:
 
     def write_at(self, offset: int, data: bytes) -> None:
         """Write all of ``data``; raises ``LocalFileError`` (disk full, quota, ...)."""
-        with naming(self._path):
+        # Not ``naming``, which takes as long as a small write.
+        try:
             written = self._disk.write(self._fd, data, offset)
             while written < len(data):
                 written += self._disk.write(self._fd, data[written:], offset + written)
+        except OSError as error:
+            raise local_error(error, self._path) from error
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Read what was written before."""

@@ -183,6 +183,15 @@ class Spool(_SpilledRows):
         if len(self._waiting) >= (_BLOCK if self._blocks else self._most):
             self._blocks += self._write_waiting()
 
+    def extend(self, rows: Sequence[Any]) -> None:
+        """Add rows."""
+        if self._blocks or len(self._waiting) + len(rows) >= self._most:
+            for row in rows:
+                self.append(row)
+        else:
+            self._waiting += rows
+            self._count += len(rows)
+
     def __iter__(self) -> Iterator[Any]:
         if not self._blocks:
             return iter(self._waiting)

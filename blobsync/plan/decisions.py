@@ -77,7 +77,8 @@ def decide(
         return FileAction(pair.path, Action.TRANSFER, Reason.NEW, source.size, source, None)
     if pair.record is not None:
         found = _decide_known(pair, source, destination, route, options)
-        return _settle(found, route, options, both_ends=both_ends, shown=shown)
+        is_settled = found.action is not Action.CONFLICT
+        return found if is_settled else _settle(found, route, options, both_ends=both_ends, shown=shown)
     same = equal_content(source, destination)
     if same:
         return _same(pair.path, source, destination)
@@ -128,9 +129,7 @@ def _same(path: str, source: FileState, destination: FileState) -> FileAction:
 
 
 def _settle(action: FileAction, route: Route, options: TransferOptions, *, both_ends: bool, shown: str) -> FileAction:
-    """Resolve a conflict if the user said how; other actions are unchanged."""
-    if action.action is not Action.CONFLICT:
-        return action
+    """Resolve a conflict if the user said how."""
     if options.overwrite:
         return replace(action, action=Action.TRANSFER, reason=Reason.OVERWRITE)
     source_side = "remote" if route is Route.DOWNLOAD else "local"
@@ -393,7 +392,8 @@ def leave_out(
     """Remove the files whose names the destination cannot have (``problem`` says why); each is a failure."""
     kept, failures = [], []
     for action in actions:
-        why = next(filter(None, map(problem, written_names(action))), None)
+        written = written_names(action) if action.action is Action.TRANSFER else ()
+        why = next(filter(None, map(problem, written)), None) if written else None
         if why is None:
             kept.append(action)
         else:

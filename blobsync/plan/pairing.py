@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.plan_reasons import Reason
@@ -15,13 +15,8 @@ from blobsync.local.index import Record
 from blobsync.local.sorted_runs import STATE, STATE_OF_PATH, Row, SortedRuns, Spill, Spool
 from blobsync.plan.transfer_plan import Route
 
-
-class Match(NamedTuple):
-    """A path, with the file of each end. A name that a listing repeats occurs as often."""
-
-    path: str
-    held: FileState | None
-    streamed: FileState | None
+# A path, with the file that is held, and the one that is streamed. A name that a listing repeats occurs as often.
+Match: TypeAlias = tuple[str, FileState | None, FileState | None]
 
 
 class HeldFiles:
@@ -30,15 +25,13 @@ class HeldFiles:
     def __init__(self, spill: Spill) -> None:
         self._spill = spill
         self._rows = SortedRuns(spill, STATE, most=spill.most)
+        # A file that is listed again replaces the first.
+        self.add = self._rows.add
 
     @property
     def size(self) -> int:
         """Bytes on the disk."""
         return self._rows.size
-
-    def add(self, path: str, state: FileState) -> None:
-        """Add a file; one that is listed again replaces the first."""
-        self._rows.add(path, state)
 
     def matched(self, streamed: Iterable[Row]) -> Iterator[Match]:
         """Yield every path of either end.
@@ -53,7 +46,7 @@ class HeldFiles:
         left = Spool(self._spill, STATE_OF_PATH, on_disk=self._rows.is_on_disk)
         rest = yield from _in_order(chain(alone, rest), late, left, late)
         for path, state in chain(left, rest):
-            yield Match(path, state, None)
+            yield path, state, None
 
 
 def _in_order(
@@ -74,10 +67,10 @@ def _in_order(
             alone.append(mine)
             mine = next(held, None)
         if mine is not None and mine[0] == path:
-            yield Match(path, mine[1], state)
+            yield path, mine[1], state
             mine = next(held, None)
         else:
-            yield Match(path, None, state)
+            yield path, None, state
     return held if mine is None else chain((mine,), held)
 
 
@@ -174,8 +167,7 @@ def source_is_near(route: Route) -> bool:
 def needs_local_md5(pair: Pair, route: Route) -> bool:
     """Whether the local file of this pair must be read to decide: its size is equal to the other side's or to the
     recorded one, and the record is not about its present version."""
-    local = pair.source if source_is_near(route) else pair.destination
-    other = pair.destination if source_is_near(route) else pair.source
+    local, other = (pair.source, pair.destination) if source_is_near(route) else (pair.destination, pair.source)
     if not isinstance(local, LocalState) or local.md5 is not None or other is None:
         return False
     if pair.record is not None:

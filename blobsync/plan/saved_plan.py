@@ -196,8 +196,8 @@ def write_plan_records(plan: TransferPlan, folder: Path) -> Path:
     part = file.with_suffix(".part")
     try:
         with part.open("w", encoding="utf-8") as out:
-            for record in redact_each(plan_record(plan, *each) for each in plan.each()):
-                out.write(json.dumps(record) + "\n")
+            for records in redact_each(plan_record(plan, *each) for each in plan.each()):
+                out.writelines(f"{json.dumps(record)}\n" for record in records)
         os.replace(part, file)
         ours = sorted(path for path in folder.iterdir() if _OUR_NAME.fullmatch(path.name))
         for old in ours[:-_KEEP]:

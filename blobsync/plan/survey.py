@@ -75,12 +75,14 @@ def complete(
 ) -> Iterator[Pair]:
     """Add each pair's record, and the checksums that are needed to decide, a batch at a time.
 
-    ``compare_content``: blobs without an MD5 are read if their size does not decide. ``emit`` gets a ``Hashing`` for
-    files that are read; ``stop`` ends the reading; ``now_ns`` is the clock of file times; ``journal`` knows the blocks
-    of what this project wrote.
+    ``compare_content``: blobs without an MD5 are read if their size does not decide. ``emit`` gets a ``Looked`` for
+    names, and a ``Hashing`` for files that are read; ``stop`` ends the reading; ``now_ns`` is the clock of file times;
+    ``journal`` knows the blocks of what this project wrote.
     """
     threads = reading_threads()
     while batch := list(islice(pairs, _BATCH)):
+        stop.check()
+        emit(Looked(len(batch)))
         batch = _with_known_crc64s(_with_records(batch, part, records), part, records)
         if is_source(part.source.location if isinstance(part.source, OpenBlob) else part.source):
             batch = list(side_by_side(partial(_with_said_checksums, part), batch, _HEAD_THREADS, stop))
@@ -101,7 +103,8 @@ def complete(
 
 def _with_records(batch: list[Pair], part: LivePart, records: PairIndex) -> list[Pair]:
     both = [pair for pair in batch if pair.source is not None and pair.destination is not None]
-    at = {pair.path: part.key.at(pair.path) for pair in both}
+    paths = [pair.path for pair in both]
+    at = dict(zip(paths, part.key.each_at(paths), strict=True))
     known = records.get(list(at.values()))
     # Not `replace`: this line runs once for each file of an unchanged tree.
     return [
@@ -350,29 +353,17 @@ def survey(request: Request, emit: Emit) -> Survey:
         found.source_files = int(found.has_chosen)
         found.destination_files = int(destination.file is not None)
         pairs: Iterator[Pair] = iter([Pair("", source.file, destination.file)][: found.source_files])
+        _note_odd(request, source, destination, found)
     else:
-        pairs = _pair_up(request, source.entries, destination.entries, found)
-    found.pairs = _counted(
-        complete(
-            _noting_odd(pairs, request, source, destination, found),
-            request.part,
-            request.records,
-            request.compare_content,
-            emit,
-            request.stop,
-            journal=request.journal,
-        ),
-        emit,
-        request.stop,
+        pairs = _pair_up(request, source, destination, found)
+    found.pairs = complete(
+        pairs, request.part, request.records, request.compare_content, emit, request.stop, journal=request.journal
     )
     return found
 
 
-def _noting_odd(
-    pairs: Iterator[Pair], request: Request, source: _Side, destination: _Side, found: Survey
-) -> Iterator[Pair]:
+def _note_odd(request: Request, source: _Side, destination: _Side, found: Survey) -> None:
     """Add warnings that are known only after both ends were iterated."""
-    yield from pairs
     found.has_hidden = bool(source.hidden)
     for path, why in source.unsafe.items():
         shown = f"{request.part.path}/{path}"
@@ -464,8 +455,12 @@ def _look_at_blobs(end: OpenBlob, request: Request) -> _Side:
     archived: dict[str, str] = {}
     store = request.remembered or end.store
     blobs = store.list_blobs(prefix) if request.remembered else list_wide(end.store, prefix, request.spill)
-    readable = (blob for blob in blobs if not _is_archived(blob, request, archived, len(prefix)))
-    listing = (blob for blob in readable if not _is_odd(blob, request, hidden, unsafe, len(prefix)))
+    start = len(prefix)
+    listing = (
+        blob
+        for blob in blobs
+        if not (_is_archived(blob, request, archived, start) or _is_odd(blob, request, hidden, unsafe, start))
+    )
     began = request.clock()
     head = Ahead(store.head, end.name) if end.name and not request.folder_only else None
     first = list(islice(listing, 1))
@@ -476,7 +471,6 @@ def _look_at_blobs(end: OpenBlob, request: Request) -> _Side:
     file = None if blob is None or blob.is_folder_stub else _state(blob)
     if blob is not None and blob.archived:
         raise StorageError(f"{request.part.path}: {end.location} cannot be copied: {blob.archived}")
-    start = len(prefix)
     entries = ((blob.name[start:], _state(blob), None, "") for blob in chain(first, listing))
     return _Side(*(file, entries, bool(first)), hidden=hidden, unsafe=unsafe, archived=archived, round_trip=round_trip)
 
@@ -491,22 +485,17 @@ def _is_archived(blob: BlobInfo, request: Request, archived: dict[str, str], sta
 
 
 def _is_odd(blob: BlobInfo, request: Request, hidden: list[str], unsafe: dict[str, str], start: int) -> bool:
-    """Whether a blob is a marker, or one that a request would not reach; ``unsafe`` gets the latter, if it takes
-    part."""
+    """Whether a blob is no data: it only represents a folder (``hdi_isfolder``, or an empty ``name/``), or is ours; or
+    one that a request would not reach, which ``unsafe`` gets, if it takes part.
+
+    ``hidden`` gets those that azcopy would treat as data, or whose name (from ``start`` on) is not possible on a disk,
+    and what the container keeps for blobsync itself.
+    """
     if why := reaches_another(blob.name):
         hidden.append(blob.name)
         if _exclusion(request, blob.name[start:]) is None:
             unsafe[blob.name[start:]] = why
         return True
-    return _is_marker(blob, hidden, start)
-
-
-def _is_marker(blob: BlobInfo, hidden: list[str], start: int) -> bool:
-    """Whether a blob is no data: it only represents a folder (``hdi_isfolder``, or an empty ``name/``), or is ours.
-
-    ``hidden`` gets those that azcopy would treat as data, or whose name (from ``start`` on) is not possible on a disk,
-    and what the container keeps for blobsync itself.
-    """
     if blob.is_folder_stub:
         if local_problem(blob.name[start:]):
             hidden.append(blob.name)
@@ -529,36 +518,40 @@ def _state(blob: BlobInfo) -> RemoteState:
     return RemoteState(blob.size, blob.etag, blob.md5, sys.intern(blob.given_tier))
 
 
-def _pair_up(request: Request, source: Iterable[Entry], destination: Iterable[Entry], found: Survey) -> Iterator[Pair]:
+def _pair_up(request: Request, source: _Side, destination: _Side, found: Survey) -> Iterator[Pair]:
     """Read one side first (the local one, if any), and match the other while it is listed.
 
     So the listed side has blobs, of which none is left out.
     """
     held_is_source = source_is_near(request.part.route)
     left_out = LeftOut()
-    held = _hold(request, source if held_is_source else destination, found, left_out, is_source=held_is_source)
-    streamed = _streamed(request, destination if held_is_source else source, found, is_source=not held_is_source)
-    for path, mine, theirs in held.matched(streamed):
-        if theirs is not None and (why := left_out.hit(path)) is not None:
-            pair = Pair(path, None, theirs) if held_is_source else Pair(path, theirs, None)
+    mine, theirs = (source, destination) if held_is_source else (destination, source)
+    held = _hold(request, mine.entries, found, left_out, is_source=held_is_source)
+    streamed = _streamed(request, theirs.entries, found, is_source=not held_is_source)
+    skips = bool(left_out.entries)
+    for path, near, listed in held.matched(streamed):
+        if skips and listed is not None and (why := left_out.hit(path)) is not None:
+            pair = Pair(path, None, listed) if held_is_source else Pair(path, listed, None)
             yield pair._replace(left_out=why[0], detail=why[1])
-            theirs = None
-            if mine is None:
+            listed = None
+            if near is None:
                 continue
-        yield Pair(path, mine, theirs) if held_is_source else Pair(path, theirs, mine)
+        yield Pair(path, near, listed) if held_is_source else Pair(path, listed, near)
     yield from _left_out_pairs(request, found, left_out)
+    _note_odd(request, source, destination, found)
 
 
 def _streamed(
     request: Request, entries: Iterable[Entry], found: Survey, *, is_source: bool
 ) -> Iterator[tuple[str, FileState | None]]:
-    chooses = request.chooses
+    chooses, count = request.chooses, 0
     for path, state, _, _ in entries:
         if not chooses or _is_included(request, found, path, is_source=is_source):
-            _count(found, is_source=is_source)
+            count += 1
             yield path, state
         elif not is_source:
             found.not_chosen.append(path)
+    _count(found, count, is_source=is_source)
 
 
 def _left_out_pairs(request: Request, found: Survey, left_out: LeftOut) -> Iterator[Pair]:
@@ -578,7 +571,7 @@ def _hold(
     request: Request, entries: Iterable[Entry], found: Survey, left_out: LeftOut, *, is_source: bool
 ) -> HeldFiles:
     held = HeldFiles(request.spill)
-    chooses = request.chooses
+    chooses, count = request.chooses, 0
     for path, state, reason, detail in entries:
         if chooses and not _is_included(request, found, path, is_source=is_source):
             continue
@@ -588,8 +581,9 @@ def _hold(
                 left_out.entries[path] = (reason, detail)
             _note(request, found, path, reason, detail, is_source=is_source)
             continue
-        _count(found, is_source=is_source)
+        count += 1
         held.add(path, state)
+    _count(found, count, is_source=is_source)
     return held
 
 
@@ -621,11 +615,11 @@ def _exclusion(request: Request, path: str) -> Exclusion | None:
     return Exclusion.IGNORED if request.ignored is not None and request.ignored(path) else None
 
 
-def _count(found: Survey, *, is_source: bool) -> None:
+def _count(found: Survey, count: int, *, is_source: bool) -> None:
     if is_source:
-        found.source_files += 1
+        found.source_files = count
     else:
-        found.destination_files += 1
+        found.destination_files = count
 
 
 def _note(request: Request, found: Survey, path: str, reason: Reason, detail: str, *, is_source: bool) -> None:
@@ -639,17 +633,6 @@ def _note(request: Request, found: Survey, path: str, reason: Reason, detail: st
             found.warnings.append(message)
     elif reason is Reason.UNREADABLE:
         found.warnings.append(f"{shown} at the destination: {reason.value} ({detail})")
-
-
-def _counted(pairs: Iterator[Pair], emit: Emit, stop: StopRequest) -> Iterator[Pair]:
-    count = 0
-    for pair in pairs:
-        count += 1
-        if count % 1000 == 0:
-            stop.check()
-            emit(Looked(1000))
-        yield pair
-    emit(Looked(count % 1000))
 
 
 def remember(request: Request, looked: Survey, now: Callable[[], float] = time.time) -> None:

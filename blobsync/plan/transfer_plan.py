@@ -86,7 +86,8 @@ class Action(str, enum.Enum):
     SKIP = "skip"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+# Not frozen, as the states of files: see blobsync.base.file_states.
+@dataclass(slots=True, unsafe_hash=True, repr=False)
 class FileAction:
     """The decision about a file.
 
@@ -221,8 +222,7 @@ class Actions(ReadInOrder[FileAction]):
 
     def extend(self, actions: Sequence[FileAction]) -> None:
         """Add actions, whose paths come after the present ones."""
-        for action in actions:
-            self._rows.append(action)
+        self._rows.extend(actions)
         self.totals.add(actions)
 
     def changed(self, change: Callable[[FileAction], FileAction]) -> Actions:
@@ -313,6 +313,11 @@ class IndexKey(NamedTuple):
     def at(self, relative: str) -> str:
         """The path of a file of the part below the roots."""
         return below(self.path, relative)
+
+    def each_at(self, relatives: Iterable[str]) -> list[str]:
+        """:meth:`at` of each."""
+        start = f"{self.path}/" if self.path else ""
+        return [start + each if each else self.path for each in relatives]
 
 
 _E = TypeVar("_E", covariant=True)

@@ -95,19 +95,19 @@ class Ledger:
 
         The engine's report counts only if it is the service's response.
         """
-        left = [each for each in moved if not (self._is_stranger(each.action) or self._has_ended(each.action.path))]
+        planned = {each.action.path: each for each in moved if not self._is_stranger(each.action)}
+        left = [each for path, each in planned.items() if path not in self.verified and path not in self.failures]
         news = [each for each in left if each.action.path not in self.pending]
-        self.seen([(each, each.destination) for each in left if self._saw_enough(each)])
+        unsure = {each.action.path: each for each in left if not self._saw_enough(each)}
+        self.seen([(each, each.destination) for each in left if each.action.path not in unsure])
         with self._lock:
-            self.pending.update((each.action.path, each) for each in left if not self._saw_enough(each))
+            self.pending |= unsure
         return news
-
-    def _has_ended(self, path: str) -> bool:
-        return path in self.verified or path in self.failures
 
     def seen(self, looked: Sequence[tuple[Moved, FileState | None]]) -> None:
         """Compare destinations that were looked at: verified, or failures."""
-        verified: list[tuple[FileAction, FileState | None, FileState | None]] = []
+        verified: dict[str, Moved] = {}
+        failed: dict[str, FileFailure] = {}
         for moved, destination in looked:
             action = moved.action
             source = self._read(action.path, moved.source or action.source)
@@ -117,16 +117,17 @@ class Ledger:
             failure = check_arrival(shown, moved, destination)
             if failure is None and isinstance(source, LocalState) and source.md5 is None:
                 failure = _not_the_planned_one(shown)
-            with self._lock:
-                self.pending.pop(action.path, None)
-                if failure is not None:
-                    self.failures[action.path] = failure
-                    continue
-                if destination is not moved.destination:
-                    moved = moved._replace(destination=destination)
-                self.verified[action.path] = moved
-            verified.append((action, source, destination))
-        self._remember(verified)
+            if failure is not None:
+                failed[action.path] = failure
+            else:
+                same = destination is moved.destination
+                verified[action.path] = moved if same else moved._replace(destination=destination)
+        with self._lock:
+            for path in (*verified, *failed):
+                self.pending.pop(path, None)
+            self.verified |= verified
+            self.failures |= failed
+        self._remember([(each.action, each.source, each.destination) for each in verified.values()])
 
     def failed(self, action: FileAction, failure: FileFailure) -> None:
         """Count a failed file, whatever the engine reported of it before."""
@@ -458,8 +459,10 @@ def _write(
         out.write(json.dumps(redact_tree(head), indent=1)[:-2])
         for name, entries in lists.items():
             out.write(f',\n "{name}": [')
-            for count, entry in enumerate(redact_each(entries)):
-                out.write(("," if count else "") + "\n  " + json.dumps(entry))
+            for count, some in enumerate(redact_each(entries)):
+                # A line for each: in a text a quote is escaped, so that this is only between two of them.
+                lines = json.dumps(some)[1:-1].replace('}, {"', '},\n  {"')
+                out.write(("," if count else "") + f"\n  {lines}")
             out.write("\n ]")
         out.write("\n}\n")
     os.replace(part, file)
@@ -565,4 +568,5 @@ def _deleted(shown: str, was: FileState | BlobInfo | FileAction) -> dict[str, ob
 
 
 def _md5(*states: FileState | None) -> str | None:
-    return next((state.md5.hex() for state in states if state is not None and state.md5 is not None), None)
+    known = [state.md5 for state in states if state is not None and state.md5 is not None]
+    return known[0].hex() if known else None

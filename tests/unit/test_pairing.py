@@ -57,8 +57,8 @@ def test_pairs_equal_those_of_a_lookup_by_name(spill: Spill, here: list[str], th
 def test_a_name_listed_twice_makes_two_pairs(spill: Spill) -> None:
     for there in (["a", "b", "b", "c"], ["c", "b", "a", "b"]):
         found = list(held(["b"], spill).matched([(name, blob(0)) for name in there]))
-        assert sorted(each.path for each in found) == ["a", "b", "b", "c"]
-        assert [each.held for each in found if each.held is not None] == [local(0)]
+        assert sorted(path for path, _, _ in found) == ["a", "b", "b", "c"]
+        assert [here for _, here, _ in found if here is not None] == [local(0)]
 
 
 def test_sorted_names_are_paired_while_the_listing_goes_on() -> None:
@@ -68,7 +68,7 @@ def test_sorted_names_are_paired_while_the_listing_goes_on() -> None:
         raise ConnectionError
 
     matches = held(["a", "b"]).matched(listing())
-    assert list(islice(matches, 2)) == [Match("b", local(1), blob(1)), Match("c", None, blob(2))]
+    assert list(islice(matches, 2)) == [("b", local(1), blob(1)), ("c", None, blob(2))]
 
 
 def test_files_without_a_blob_come_after_the_end_of_the_listing() -> None:
@@ -79,7 +79,7 @@ def test_files_without_a_blob_come_after_the_end_of_the_listing() -> None:
     seen: list[Match] = []
     with pytest.raises(ConnectionError):
         seen += held(["a", "b"]).matched(listing())
-    assert [each.path for each in seen if each.streamed is None] == []
+    assert [path for path, _, there in seen if there is None] == []
 
 
 def test_memory_of_matching_does_not_grow_with_the_files() -> None:
@@ -92,7 +92,7 @@ def test_memory_of_matching_does_not_grow_with_the_files() -> None:
             for number in range(count):
                 # Numbers as large as those of a real file, so that each takes memory of its own.
                 files.add(f"folder/{number:08}", LocalState(number, 10**18 + number, 10**18 - number, 10**6 + number))
-            assert sum(match.streamed is None for match in files.matched([("z", blob(0))])) == count
+            assert sum(there is None for _, _, there in files.matched([("z", blob(0))])) == count
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

@@ -263,11 +263,13 @@ def test_a_receipt_of_deletions_is_on_the_disk_and_no_other_waits(world: World, 
 
 def test_a_receipt_is_text_that_people_can_read_one_file_a_line(tmp_path: Path) -> None:
     blob = BlobInfo("x", 3, "0xA")
-    removed = Deletions([("one", blob), ("two", blob)], ())
+    # What is between two of them, in a name, and more than are written at a time.
+    names = ["one", 'two"}, {"', *map(str, range(100))]
+    removed = Deletions([(name, blob) for name in names], ())
     lines = write_removal(tmp_path, "eu", [], removed, []).read_text().splitlines()
     assert (lines[0], lines[-1]) == ("{", "}")
     assert ' "cluster": "eu",' in lines and "," not in lines
-    assert [json.loads(line.rstrip(","))["path"] for line in lines if line.startswith('  {"path"')] == ["one", "two"]
+    assert [json.loads(line.rstrip(","))["path"] for line in lines if line.startswith('  {"path"')] == names
 
 
 def test_no_signature_gets_into_a_receipt(tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ def test_a_single_file_is_paired_with_the_other_end(place: Place, route: Route, 
         assert {pairs[""].source.md5, pairs[""].destination.md5} == {md5(b"one")}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("count", "told"), [(1999, [1000, 999]), (2001, [1000, 1000, 1])])
+@pytest.mark.parametrize(("count", "told"), [(1999, [1999]), (2001, [2000, 1])])
 def test_each_entry_is_reported_once(place: Place, count: int, told: list[int]) -> None:
     for number in range(count):
         place.store.add(f"v/{number}", b"")

@@ -66,11 +66,12 @@ _TROUBLES = {
 class CurlHandle:
     """An easy handle and the data received on it; one exchange at a time."""
 
-    __slots__ = ("_origin", "_refusals", "_used", "easy", "lines", "pieces", "sent")
+    __slots__ = ("_method", "_origin", "_refusals", "_used", "easy", "lines", "pieces", "sent")
 
     def __init__(self, origin: ServerOrigin, timeouts: Timeouts) -> None:
         self._origin = origin
         self._used = False
+        self._method = ""
         self.lines: list[bytes] = []
         self.pieces: list[bytes] = []
         self.sent = 0
@@ -89,19 +90,17 @@ class CurlHandle:
         # A PUT without a body declares its length; libcurl must not add headers to a signed request.
         content = b"" if body is None and method in ("PUT", "POST") else body
         fields = _header_lines(headers)
-        if content is None:
+        if method != self._method:
+            # Most requests of a handle are of one method.
             easy.setopt(pycurl.HTTPGET, 1)
             easy.setopt(pycurl.NOBODY, method == "HEAD")
-        else:
-            easy.setopt(pycurl.NOBODY, 0)
+            easy.setopt(pycurl.CUSTOMREQUEST, method)
+            self._method = method
+        if content is not None:
             easy.setopt(pycurl.POSTFIELDS, content)
             fields.append("Expect:")
             if "Content-Type" not in headers:
                 fields.append("Content-Type:")
-        if method in ("GET", "HEAD"):
-            easy.unsetopt(pycurl.CUSTOMREQUEST)
-        else:
-            easy.setopt(pycurl.CUSTOMREQUEST, method)
         easy.setopt(pycurl.HTTPHEADER, fields)
         easy.setopt(pycurl.URL, f"{self._origin.scheme}://{self._origin.netloc}{target}")
         self.sent = len(content or b"")
@@ -111,19 +110,16 @@ class CurlHandle:
         if self.sent > _LARGE:
             self.easy.setopt(pycurl.POSTFIELDS, b"")
 
-    def status(self) -> int:
-        """The status of the latest response."""
-        return int(self.easy.getinfo(pycurl.RESPONSE_CODE))
-
-    def has_headers(self) -> bool:
-        """Whether all headers of the final response are here, not only those of an interim response or of a proxy's
-        response to CONNECT, which end the same way."""
-        return bool(self.lines) and not self.lines[-1].strip() and self.status() >= 200
-
-    def headers(self) -> Headers:
-        """The headers of the latest response."""
+    def head(self) -> tuple[int, Headers] | None:
+        """The status and the headers of the final response, once all are here: not those of an interim response or of a
+        proxy's response to CONNECT, which end the same way."""
+        if not self.lines or self.lines[-1].strip():
+            return None
+        status: int = self.easy.getinfo(pycurl.RESPONSE_CODE)
+        if status < 200:
+            return None
         text = b"".join(self.lines).decode("latin-1")
-        return Headers(text=text[text.find("\n", text.rfind("\nHTTP/") + 1) + 1 :])
+        return status, Headers(text=text[text.find("\n", text.rfind("\nHTTP/") + 1) + 1 :])
 
     def was_resent(self) -> bool:
         """Whether the request may have been sent twice; call once for each exchange.
@@ -348,10 +344,11 @@ class CurlExchanges:
         self._idle.append(handle)
         if error is not None:
             return exchange.key, handle.failure(*error)
-        if not handle.has_headers():
+        head = handle.head()
+        if head is None:
             return exchange.key, TransportError(Trouble.BROKEN)
         body = handle.pieces[0] if len(handle.pieces) == 1 else b"".join(handle.pieces)
-        return exchange.key, WholeResponse(handle.status(), handle.headers(), body, resent=handle.was_resent())
+        return exchange.key, WholeResponse(*head, body, resent=handle.was_resent())
 
     def _stalled(self) -> list[tuple[object, Response | TransportError]]:
         """Exchanges without progress for too long."""
@@ -495,12 +492,12 @@ class _Line:
 
     def await_headers(self, sent: Sent | None = None) -> tuple[int, Headers]:
         """Wait for the final status line and its headers."""
-        while not self._handle.has_headers():
+        while (head := self._handle.head()) is None:
             if not self._running:
                 raise self._failure or TransportError(Trouble.BROKEN)
             self._wait(sent)
         self.resent = self._handle.was_resent()
-        return self._handle.status(), self._handle.headers()
+        return head
 
     def read(self, limit: int) -> bytes:
         """At most ``limit`` bytes of the body, empty at its end."""

@@ -125,8 +125,9 @@ def _is_inferred(headers: Mapping[str, str]) -> bool:
 
 def add_properties(headers: dict[str, str], properties: BlobProperties) -> None:
     """Add ``properties`` to the headers of a write."""
-    for field, sent, _ in _PROPERTY_HEADERS:
-        if value := getattr(properties, field):
+    # A write has few of them: most have their default.
+    for value, (_, sent, _) in zip(properties[:5], _PROPERTY_HEADERS, strict=True):
+        if value:
             headers[sent] = value
     if properties.tier:
         headers["x-ms-access-tier"] = properties.tier

@@ -263,7 +263,6 @@ class BlobHttp:
         self.closing = threading.Event()
         # Set to end all waits for a retry.
         self._woken = threading.Event()
-        self._fails_soon = threading.Event()
         self._host_state = HostState(self._host, emit)
         # Responses so far that asked for fewer requests.
         self.throttled = 0
@@ -272,7 +271,7 @@ class BlobHttp:
         self._account = container.account
         self.clock = clock
         # What the service called itself in its first answer: the header Server.
-        self.server = ""
+        self.server: str | None = None
         self.root = f"{parts.path.rstrip('/')}/{container.name}"
         guard = _guard_of(container.endpoint, environ, trusted, outside=outside)
         self._transport_with: Callable[[Timeouts], Transport] = lambda timeouts: transport_to(
@@ -352,7 +351,9 @@ class BlobHttp:
         """See :meth:`send`; ``most`` is the limit of the response's body in bytes; with 0 it is left unread."""
         failures = Failures(self._retry, self._host_state)
         while True:
-            self._demand_reachable(failures)
+            # A host that is down, after :meth:`fail_soon`.
+            if self._host_state.fails_soon and self._host_state.down >= _SHORT_OUTAGE:
+                raise self._unreachable(failures.trouble, failures.tries)
             asked, began = None, time.monotonic()
             attempt = self._attempt(method, path, query, headers, body, most)
             try:
@@ -367,7 +368,7 @@ class BlobHttp:
                     raise self._unreachable(error.trouble, failures.tries) from error
             else:
                 status = response.status
-                self.server = self.server or response.headers.get("Server", "")
+                self.server = response.headers.get("Server", "") if self.server is None else self.server
                 if log := debug_logger("blobsync.http"):
                     log.debug("%s %s: %d", method, redact(attempt.target), status)
                 again = is_to_be_repeated(status, response.headers, retry_bare_500=retry_bare_500)
@@ -382,11 +383,6 @@ class BlobHttp:
                 asked = response.headers.get("Retry-After")
                 _drain(response)
             yield Pause(failures.wait(asked))
-
-    def _demand_reachable(self, failures: Failures) -> None:
-        """Raise ``StorageUnreachableError`` for a host that is down after :meth:`fail_soon`."""
-        if self._fails_soon.is_set() and self._host_state.down >= _SHORT_OUTAGE:
-            raise self._unreachable(failures.trouble, failures.tries)
 
     def _attempt(
         self,
@@ -419,7 +415,7 @@ class BlobHttp:
         return response
 
     def _sleep(self, seconds: float) -> None:
-        if self._fails_soon.is_set():
+        if self._host_state.fails_soon:
             self.closing.wait(min(seconds, _SHORT_OUTAGE))
         else:
             self._woken.wait(seconds)
@@ -447,9 +443,9 @@ class BlobHttp:
     def fail_soon(self) -> None:
         """Stop waiting: requests to a host that is down, including those that wait for a retry, fail within seconds.
         Running requests are not aborted."""
-        if self._fails_soon.is_set():
+        if self._host_state.fails_soon:
             return
-        self._fails_soon.set()
+        self._host_state.fails_soon = True
         self._older.append(self._transport)
         self._transport = self._transport_with(_SHORT_TIMEOUTS)
         self._woken.set()
@@ -469,7 +465,7 @@ class BlobHttp:
 
     def _most(self, trouble: Trouble) -> int:
         """The maximum number of attempts of a request that fails in this way."""
-        if trouble is Trouble.CERTIFICATE or (self._fails_soon.is_set() and not self._host_state.answers):
+        if trouble is Trouble.CERTIFICATE or (self._host_state.fails_soon and not self._host_state.answers):
             return 1
         # A wrong host name or port should fail in less than half a minute; a network that worked a
         # moment ago gets more retries.

@@ -82,7 +82,7 @@ class SharedKeySigner:
         text = shared_key_string_to_sign(self.account, method, path, query, headers)
         digest = hmac.digest(self._key, text.encode(), "sha256")
         headers["Authorization"] = f"SharedKey {self.account}:{binascii.b2a_base64(digest, newline=False).decode()}"
-        return encode_query(query)
+        return encode_query(query) if query else ""
 
     def renew(self) -> bool:
         return False

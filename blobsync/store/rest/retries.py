@@ -43,6 +43,8 @@ class HostState:
         self._down_since: float | None = None
         # Responses so far; a failing request compares it with the number at its previous failure.
         self.answers = 0
+        # Whether requests stop waiting for it: see ``BlobHttp.fail_soon``.
+        self.fails_soon = False
 
     def answered(self) -> None:
         """Record a response other than "busy"."""

@@ -169,12 +169,9 @@ class BlobSteps:
         self._container = container
         self._http = http
         self._crc64 = crc64
+        self.path = http.path_of
         self._making = threading.Lock()
         self._checks: BlockChecks | None = None
-
-    def path(self, name: str) -> str:
-        """The path of a blob, percent-encoded."""
-        return self._http.path_of(name)
 
     def error(self, reply: Reply, what: str, name: str = "", *, copying: bool = False) -> BlobsyncError:
         """The error for an unexpected response."""
@@ -231,7 +228,7 @@ class BlobSteps:
         from blobsync.store.rest.block_checks import CRC64_HEADER, content_md5
 
         checks = self._block_checks()
-        crc64 = checks.crc64(body, self._http.server)
+        crc64 = checks.crc64(body, self._http.server or "")
         if crc64 is not None:
             try:
                 reply = yield from self._block(name, block_id, body, {CRC64_HEADER: crc64})

@@ -66,6 +66,14 @@ _GROUP_OF = {
     ("Blob", "VersionId"): "version",
 }
 _GROUPS = tuple(_GROUP_OF.values())
+# What the checks below demand of a value, as part of the expression: a blob with any other value is parsed. A size and
+# an ETag have to be there.
+_GATES = {
+    "Content-Length": "(?P<value0>[0-9]{1,14})",
+    "Etag": r'"?(?P<value1>[\x21\x23-\x25\x27-\x3b\x3d\x3f-\x7e]{1,256})"?',
+    "Content-MD5": "(?P<value2>(?:[A-Za-z0-9+/]{22}==)?)",
+    "VersionId": "(?P<version>[0-9A-Za-z:.-]{0,64})",
+}
 
 
 class BadAnswerError(Exception):
@@ -255,7 +263,7 @@ def _blobs_by_form(page: bytes) -> list[BlobInfo] | None:
     for blob in blobs:
         for form in forms:
             if match := form.fullmatch(blob):
-                found.append(_checked_blob(*match.group(*_GROUPS)))
+                found.append(_matched_blob(*match.group(*_GROUPS)))
                 break
         else:
             if not blob.startswith("<Blob>"):
@@ -268,6 +276,37 @@ def _blobs_by_form(page: bytes) -> list[BlobInfo] | None:
             if len(forms) < _MOST_FORMS and len(blob) < _LARGE_BLOB and (learned := _form(item)) is not None:
                 forms.append(learned)
     return found
+
+
+def _matched_blob(
+    name: str,
+    size: str,
+    etag: str,
+    md5: str | None,
+    date: str | None,
+    tier: str | None,
+    content_type: str | None,
+    blob_type: str | None,
+    inferred: str | None,
+    version: str | None,
+) -> BlobInfo:
+    """As :func:`_checked_blob`, for values of which an expression has checked all but the date."""
+    try:
+        seconds = checked_date(date)
+    except BadAnswerError as error:
+        raise BadAnswerError(f"the blob {name!a}: {error}") from error
+    return BlobInfo(
+        name,
+        int(size),
+        etag,
+        binascii.a2b_base64(md5) if md5 else None,
+        seconds,
+        tier or None,
+        content_type or None,
+        blob_type or "BlockBlob",
+        tier_inferred=inferred == "true",
+        version=version or "",
+    )
 
 
 def _is_frame(head: str, tail: str) -> bool:
@@ -284,7 +323,7 @@ def _is_frame(head: str, tail: str) -> bool:
 def _form(item: ElementTree.Element) -> re.Pattern[str] | None:
     """The expression for blobs with the elements of this one, without ``</Blob>``; None if they need the parser."""
     expression = _element_form(item, None)
-    if expression is None:
+    if expression is None or "<value0>" not in expression or "<value1>" not in expression:
         return None
     missing = (f"(?P<{group}>(?!))?" for group in _GROUPS if f"(?P<{group}>" not in expression)
     return re.compile(f"{expression.removesuffix('</Blob>')}{''.join(missing)}")
@@ -297,7 +336,9 @@ def _element_form(element: ElementTree.Element, parent: str | None) -> str | Non
     if not len(element) and parent is not None:
         group = _GROUP_OF.get((parent, tag))
         other = "(?!directory<)" if tag == "ResourceType" else ""
-        return f"(?:<{tag}>{other}({f'?P<{group}>' if group else '?:'}{_VALUE}*)</{tag}>|<{tag} ?/>)"
+        value = (group and _GATES.get(tag)) or f"{other}({f'?P<{group}>' if group else '?:'}{_VALUE}*)"
+        is_needed = group in ("value0", "value1")
+        return f"<{tag}>{value}</{tag}>" if is_needed else f"(?:<{tag}>{value}</{tag}>|<{tag} ?/>)"
     # Blobs have properties and metadata, and nothing is deeper. No form has text between elements, or two of a name.
     inner = [None if child.tail or parent not in (None, "Blob") else _element_form(child, tag) for child in element]
     if element.text or None in inner or len({child.tag for child in element}) < len(element):
