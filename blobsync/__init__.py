@@ -49,7 +49,6 @@ if TYPE_CHECKING:
         TrashTooSmallError as TrashTooSmallError,
         UndoImpossibleError as UndoImpossibleError,
         EmulatorError as EmulatorError,
-        ExitCode as ExitCode,
         FailureCode as FailureCode,
         FileFailure as FileFailure,
         ForeignProjectError as ForeignProjectError,
@@ -96,6 +95,7 @@ if TYPE_CHECKING:
         UntrustedStateError as UntrustedStateError,
         UsageError as UsageError,
     )
+    from blobsync.base.exit_codes import ExitCode as ExitCode
     from blobsync.base.events import (
         BytesMoved as BytesMoved,
         BytesReused as BytesReused,
@@ -271,7 +271,8 @@ _HOMES = {
         "UnderWay",
         "WorkerMoved",
     ),
-    "blobsync.base.errors": ("ExitCode", "FailureCode", "FileFailure", "Retry"),
+    "blobsync.base.errors": ("FailureCode", "FileFailure", "Retry"),
+    "blobsync.base.exit_codes": ("ExitCode",),
     "blobsync.base.file_states": ("FileState", "LocalState", "RemoteState"),
     "blobsync.base.locations": ("BlobContainer", "BlobLocation"),
     "blobsync.base.plan_reasons": ("Reason",),

@@ -15,7 +15,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from blobsync.base.errors import ExitCode, FailureCode
+from blobsync.base.errors import FailureCode
+from blobsync.base.exit_codes import ExitCode
 from blobsync.cli.command_words import SECTIONS
 from tests.e2e.web_server import chromium
 from tests.source import ROOT, modules

@@ -102,7 +102,7 @@ def test_the_ports_for_the_master_of_a_job_are_chosen_in_one_module() -> None:
 
 
 # Its handler may run before anything else is imported.
-_OWN_CODES = {"blobsync.base.errors", "blobsync.base.stopping"}
+_OWN_CODES = {"blobsync.base.exit_codes", "blobsync.base.stopping"}
 # They travel to nodes alone, or their text does.
 _SENT = {*ALONE, "blobsync.backends.aml.node_start", "blobsync.node.spread"}
 
@@ -115,4 +115,4 @@ def test_exit_codes_and_how_a_shell_says_a_signal_have_one_home() -> None:
             said = node.left if sums else node.value if isinstance(node, ast.Assign) else None  # type: ignore[attr-defined]
             if isinstance(said, ast.Constant) and said.value in ((128,) if sums else (72, 73)):
                 found.add(module.name)
-    assert found - _SENT == _OWN_CODES, "name it in blobsync/base/errors.py"
+    assert found - _SENT == _OWN_CODES, "name it in blobsync/base/exit_codes.py"

@@ -15,15 +15,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from blobsync.base.errors import (
-    KILLED_CODES,
     BackendUnavailableError,
     ConfigError,
     JobError,
     LostContactError,
     ProcessError,
     ProcessTimeoutError,
-    shell_code,
 )
+from blobsync.base.exit_codes import KILLED_CODES, shell_code
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import Completed, ProcessRunner
 from blobsync.config.known_keys import PROGRAM_FORM

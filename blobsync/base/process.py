@@ -19,7 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from blobsync.base.errors import ProcessError, ProcessTimeoutError, shell_code
+from blobsync.base.errors import ProcessError, ProcessTimeoutError
+from blobsync.base.exit_codes import shell_code
 from blobsync.base.stopping import hearing_what_we_hear
 
 # Seconds that a child may take to react to a request to stop, before the next, harsher one.

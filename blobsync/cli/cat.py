@@ -9,7 +9,8 @@ from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from blobsync.base.errors import ChecksumError, ExitCode, UsageError
+from blobsync.base.errors import ChecksumError, UsageError
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import printable, size_text
 from blobsync.cli.output import Result
 from blobsync.cli.session import Commands, PathsArgument, Session, command, with_consent

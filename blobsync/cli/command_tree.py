@@ -15,7 +15,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from blobsync.base.errors import ExitCode, UsageError
+from blobsync.base.errors import UsageError
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.stopping import was_interrupted
 from blobsync.cli.command_words import ENDS_WITH_A_COMMAND, SECTIONS, Word
 from blobsync.cli.session import GLOBALS, Command, Commands, Session, offers, option, registered, row

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from blobsync.base.errors import BlobsyncError, EmulatorError, ExitCode
+from blobsync.base.errors import BlobsyncError, EmulatorError
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, zulu_text
 from blobsync.cli.confirm import confirm
 from blobsync.cli.new_config import config_new

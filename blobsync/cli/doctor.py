@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-from blobsync.base.errors import BlobsyncError, ExitCode
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.exit_codes import ExitCode
 from blobsync.cli.output import Result
 from blobsync.cli.session import NO_CLUSTER, Commands, Session, command, option
 

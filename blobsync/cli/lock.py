@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-from blobsync.base.errors import ExitCode
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.output import Result, fields_of
 from blobsync.cli.session import Commands, PathsArgument, Session, command, option, with_consent

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blobsync.base.errors import (
     BlobsyncError,
-    ExitCode,
     FailureCode,
     LocalFileError,
     NothingMatchedError,
     UnknownClusterError,
     UsageError,
 )
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.redaction import HIDDEN, redact, register_url
 from blobsync.base.stopping import (

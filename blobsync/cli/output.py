@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TextIO
 
-from blobsync.base.errors import BlobsyncError, ExitCode, LocalFileError, UnsafeNamesError, UsageError
+from blobsync.base.errors import BlobsyncError, LocalFileError, UnsafeNamesError, UsageError
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, printable
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.redaction import redact, redact_answer, redact_tree

@@ -7,7 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
-from blobsync.base.errors import BlobsyncError, DiskTooSmallError, ExitCode, NothingMatchedError, UsageError
+from blobsync.base.errors import BlobsyncError, DiskTooSmallError, NothingMatchedError, UsageError
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, size_text, zulu_text
 from blobsync.cli.ls import duration
 from blobsync.cli.output import Result

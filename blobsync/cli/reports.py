@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from blobsync.base.errors import ExitCode
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.base.plan_reasons import Reason
 from blobsync.cli.output import fields_of, more_line

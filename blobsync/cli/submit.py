@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from blobsync.base.errors import BlobsyncError, ExitCode, UsageError
+from blobsync.base.errors import BlobsyncError, UsageError
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text
 from blobsync.cli.confirm import confirm
 from blobsync.cli.job_text import (

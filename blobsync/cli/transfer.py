@@ -9,7 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from blobsync.base.errors import ExitCode, FailureCode, NothingMatchedError, UsageError
+from blobsync.base.errors import FailureCode, NothingMatchedError, UsageError
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.options import Option
 from blobsync.cli.output import Result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from blobsync.base.errors import ExitCode
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.output import Result
 from blobsync.cli.running_transfers import utc_text

@@ -23,13 +23,13 @@ from pathlib import Path
 from blobsync.base.errors import (
     BlobsyncError,
     ConfigError,
-    ExitCode,
     FailureCode,
     FileFailure,
     JobError,
     NothingMatchedError,
     UsageError,
 )
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile

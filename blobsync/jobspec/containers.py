@@ -11,7 +11,8 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from blobsync.base.errors import SETUP_FAILED_EXIT, JobError, ProcessError
+from blobsync.base.errors import JobError, ProcessError
+from blobsync.base.exit_codes import SETUP_FAILED_EXIT
 from blobsync.base.process import ProcessRunner
 from blobsync.jobspec.spec import JobSpec
 

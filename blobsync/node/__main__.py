@@ -10,7 +10,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from blobsync.base.errors import SETUP_FAILED_EXIT, BlobsyncError, shell_code
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.exit_codes import SETUP_FAILED_EXIT, shell_code
 from blobsync.base.redaction import Secret, redact
 from blobsync.jobspec.log_frames import LAST_LINE_VARIABLE
 from blobsync.jobspec.spec import JobSpec, Secrets

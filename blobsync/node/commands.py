@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from blobsync.base.errors import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT
+from blobsync.base.exit_codes import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT
 from blobsync.jobspec.spec import JOB_CODE
 from blobsync.node.elastic_command import Member, member_of
 from blobsync.node.job import NodeJob, read_text, write_text

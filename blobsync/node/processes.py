@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from blobsync.base.errors import shell_code
+from blobsync.base.exit_codes import shell_code
 from blobsync.base.process import ProcessGroup
 from blobsync.base.redaction import redact
 from blobsync.jobspec.spec import MARK

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from blobsync.base.errors import BlobsyncError, NothingMatchedError, ProcessError, shell_code
+from blobsync.base.errors import BlobsyncError, NothingMatchedError, ProcessError
+from blobsync.base.exit_codes import shell_code
 from blobsync.base.process import ProcessRunner
 from blobsync.base.redaction import redact
 from blobsync.code.unpack import keep_listed, unpack_archive

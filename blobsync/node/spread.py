@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blobsync.base.allocator import keep_freed_memory
-from blobsync.base.errors import SETUP_FAILED_EXIT, BlobsyncError, CredentialError, shell_code
+from blobsync.base.errors import BlobsyncError, CredentialError
 from blobsync.base.events import NoteListener
+from blobsync.base.exit_codes import SETUP_FAILED_EXIT, shell_code
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import Bucket, LocalLocation
 from blobsync.base.seals import SealKey

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from blobsync.base.errors import shell_code
+from blobsync.base.exit_codes import shell_code
 from blobsync.node.job import NodeJob
 from blobsync.node.processes import ENDING, UserProcess
 from blobsync.node.ranks import Ranks

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blobsync.base.errors import (
-    ExitCode,
-    FileFailure,
-    IncompleteTransferError,
-)
+from blobsync.base.errors import FileFailure, IncompleteTransferError
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text
 from blobsync.plan.transfer_plan import CONFLICT_HINT, Action, TransferPlan, some_paths
 

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from blobsync.base.errors import (
     BlobsyncError,
-    ExitCode,
     FailureCode,
     FileFailure,
     NothingMatchedError,
@@ -28,6 +27,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.events import Emit, Note
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.plan_reasons import Reason

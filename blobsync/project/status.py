@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blobsync.base.background_calls import Ahead
-from blobsync.base.errors import AccessDeniedError, BlobsyncError, ExitCode, FileFailure, NothingMatchedError
+from blobsync.base.errors import AccessDeniedError, BlobsyncError, FileFailure, NothingMatchedError
 from blobsync.base.events import Emit
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.locations import BlobContainer, below
 from blobsync.base.plan_reasons import Reason
 from blobsync.config.mapping import resolve

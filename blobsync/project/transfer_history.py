@@ -23,15 +23,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.errors import (
-    BlobsyncError,
-    ExitCode,
-    LocalFileError,
-    NothingMatchedError,
-    TransferCancelledError,
-    UsageError,
-)
+from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedError, TransferCancelledError, UsageError
 from blobsync.base.events import Listener, together
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.locations import BlobLocation
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process_identity import ProcessMark

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from blobsync.base.background_calls import side_by_side
-from blobsync.base.errors import BlobsyncError, ExitCode, FileFailure, NothingMatchedError
+from blobsync.base.errors import BlobsyncError, FileFailure, NothingMatchedError
 from blobsync.base.events import Emit
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.local.files import hash_file

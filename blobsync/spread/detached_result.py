@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from blobsync.base.errors import ExitCode
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.plain_json import parse_object
 from blobsync.spread.shared_store import SharedStore
 

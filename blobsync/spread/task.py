@@ -18,8 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, shell_code
+from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import Event, Note
+from blobsync.base.exit_codes import shell_code
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.locations import LocalLocation
 from blobsync.local.files import WaitForDisk, wait_for_disk

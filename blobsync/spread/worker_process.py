@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn, Protocol
 
 from blobsync.base.allocator import keep_freed_memory
-from blobsync.base.errors import ExitCode, FileFailure
+from blobsync.base.errors import FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Connected, Disconnected, Event, Note, UnderWay, notes_to
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import SasToken, Secret
@@ -27,16 +28,7 @@ from blobsync.plan.project_context import LivePart, key_between
 from blobsync.plan.transfer_plan import FileAction, Part
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.orders import EndOrders, Handed, WorkerOrders, read_handed, read_orders, signer_of
-from blobsync.spread.record import (
-    Answer,
-    Ask,
-    FileRecord,
-    KeptFile,
-    MovedBytes,
-    Ready,
-    ShardDone,
-    answer_line,
-)
+from blobsync.spread.record import Answer, Ask, FileRecord, KeptFile, MovedBytes, Ready, ShardDone, answer_line
 from blobsync.spread.shard import Shard, ShardReader
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.rest.http import BlobHttp

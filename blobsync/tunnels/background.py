@@ -17,7 +17,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from blobsync.base.errors import BlobsyncError, shell_code
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.exit_codes import shell_code
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import ProcessRunner
 from blobsync.tunnels.forwarder import TunnelKeeper

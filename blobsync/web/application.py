@@ -13,7 +13,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from blobsync.base.errors import BlobsyncError, ExitCode
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.redaction import redact
 from blobsync.web.app_state import AppState, app_state_of, form_of, visit_of
 from blobsync.web.events import live_parts

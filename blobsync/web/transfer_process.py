@@ -22,8 +22,9 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
-from blobsync.base.errors import BlobsyncError, ExitCode, FileFailure, TransferCancelledError
+from blobsync.base.errors import BlobsyncError, FileFailure, TransferCancelledError
 from blobsync.base.events import NoteListener, together
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import redact, redact_tree
 from blobsync.local.sorted_runs import Spill

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from blobsync.base.errors import BlobsyncError, ExitCode, NothingMatchedError
+from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.base.events import NoteListener
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, python_module
 from blobsync.base.redaction import redact

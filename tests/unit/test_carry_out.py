@@ -17,7 +17,6 @@ import pytest
 
 from blobsync.base.errors import (
     CopySourceRefusedError,
-    ExitCode,
     FailureCode,
     FileFailure,
     LocalFileError,
@@ -39,6 +38,7 @@ from blobsync.base.events import (
     Phase,
     SilentListener,
 )
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.plan_reasons import Reason

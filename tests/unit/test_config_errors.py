@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import ConfigError, ExitCode
+from blobsync.base.errors import ConfigError
+from blobsync.base.exit_codes import ExitCode
 from blobsync.config.check import check_project
 from blobsync.config.loader import load_cluster, load_workspace
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles

@@ -9,7 +9,8 @@ import json
 import pytest
 
 from blobsync.base import errors
-from blobsync.base.errors import BlobsyncError, ExitCode, FailureCode, Retry
+from blobsync.base.errors import BlobsyncError, FailureCode, Retry
+from blobsync.base.exit_codes import ExitCode
 from tests.source import modules
 
 TABLE = "blobsync.base.errors"

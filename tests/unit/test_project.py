@@ -15,7 +15,6 @@ import pytest
 
 from blobsync.base.errors import (
     BlobsyncError,
-    ExitCode,
     FailureCode,
     FileFailure,
     IncompleteTransferError,
@@ -23,6 +22,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.events import BytesMoved, BytesReused, Expected, FilesDone, LoggingListener, Note, Phase
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.redaction import Secret
 from blobsync.config.mapping import one_or_many
 from blobsync.config.model import StorageAccount

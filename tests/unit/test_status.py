@@ -13,12 +13,12 @@ import pytest
 
 from blobsync.base.errors import (
     AccessDeniedError,
-    ExitCode,
     FailureCode,
     NothingMatchedError,
     StorageUnreachableError,
     UsageError,
 )
+from blobsync.base.exit_codes import ExitCode
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.history import History
 from blobsync.jobspec.spec import FolderLink, JobRef, RunInfo, State

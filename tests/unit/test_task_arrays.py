@@ -19,7 +19,8 @@ from blobsync.backends.local.run_files import RunFiles
 from blobsync.backends.local.task_pool import TaskPool
 from blobsync.backends.protocol import Refused, Surroundings
 from blobsync.backends.slurm.script import build_script
-from blobsync.base.errors import ENDED_ALONE_EXIT, SubmissionError, TooManyTasksError, UsageError
+from blobsync.base.errors import SubmissionError, TooManyTasksError, UsageError
+from blobsync.base.exit_codes import ENDED_ALONE_EXIT
 from blobsync.base.process import Completed, RunningProcess
 from blobsync.jobs.context import settings_of
 from blobsync.jobspec.make_spec import SubmitRequest

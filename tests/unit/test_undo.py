@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import ExitCode, NothingMatchedError, TransferCancelledError, UndoImpossibleError, UsageError
+from blobsync.base.errors import NothingMatchedError, TransferCancelledError, UndoImpossibleError, UsageError
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.plan_reasons import Reason
 from blobsync.base.redaction import Secret
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount

@@ -15,7 +15,8 @@ from types import FrameType
 
 import pytest
 
-from blobsync.base.errors import ExitCode, SasExpiredError
+from blobsync.base.errors import SasExpiredError
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.plan_reasons import Reason

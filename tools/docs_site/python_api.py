@@ -22,7 +22,7 @@ from tools.docs_site.markdown import from_docstring, plain, table
 
 # Page -> its title, and the beginnings of the modules whose names it holds; the first that fits has a name.
 PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "python-errors": ("Python: errors and codes", ("blobsync.base.errors", "blobsync.base.errors")),
+    "python-errors": ("Python: errors and codes", ("blobsync.base.errors", "blobsync.base.exit_codes")),
     "python-jobs": (
         "Python: jobs",
         ("blobsync.jobs", "blobsync.jobspec", "blobsync.backends", "blobsync.tunnels", "blobsync.project.jobs"),

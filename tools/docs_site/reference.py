@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from blobsync.base.errors import ExitCode, FailureCode
+from blobsync.base.errors import FailureCode
+from blobsync.base.exit_codes import ExitCode
 from blobsync.config import known_keys
 from tools.docs_site.command_tree import CommandHelp, commands, root_command
 from tools.docs_site.markdown import plain, table

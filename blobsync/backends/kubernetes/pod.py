@@ -22,7 +22,8 @@ from blobsync.backends.kubernetes.object_names import (
     pull_name,
 )
 from blobsync.backends.kubernetes.settings import KubernetesSettings
-from blobsync.base.errors import ENDED_ALONE_EXIT, ConfigError
+from blobsync.base.errors import ConfigError
+from blobsync.base.exit_codes import ENDED_ALONE_EXIT
 from blobsync.base.locations import MountedLocation
 from blobsync.jobspec.log_frames import LAST_LINE_VARIABLE
 from blobsync.jobspec.node_archive import travelling_sources

@@ -32,7 +32,8 @@ from blobsync.backends.kubernetes.object_names import (
 )
 from blobsync.backends.kubernetes.pod import CONTAINER
 from blobsync.backends.protocol import ClusterSummary, Holder
-from blobsync.base.errors import ENDED_ALONE_EXIT, SETUP_FAILED_EXIT, UsageError
+from blobsync.base.errors import UsageError
+from blobsync.base.exit_codes import ENDED_ALONE_EXIT, SETUP_FAILED_EXIT
 from blobsync.base.formatting import count_text, quoted
 from blobsync.jobspec.log_frames import unframed
 from blobsync.jobspec.spec import RUN_ID, RunInfo, State, StateChange, TaskInfo

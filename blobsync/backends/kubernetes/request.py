@@ -36,7 +36,8 @@ from blobsync.backends.kubernetes.object_names import (
 from blobsync.backends.kubernetes.pod import Mount, find_mounts, node_files, on_node, pod_template
 from blobsync.backends.kubernetes.pod_security import RESTRICTED_CONTEXT
 from blobsync.backends.kubernetes.settings import KubernetesSettings
-from blobsync.base.errors import SETUP_FAILED_EXIT, UsageError, shell_code
+from blobsync.base.errors import UsageError
+from blobsync.base.exit_codes import SETUP_FAILED_EXIT, shell_code
 from blobsync.jobspec.node_sas import rights_needed
 from blobsync.jobspec.spec import OWN_SECRETS, JobSpec, Secrets
 from blobsync.jobspec.sweep import array_text

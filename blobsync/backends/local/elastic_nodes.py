@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from blobsync.backends.local.run_files import RunFiles
-from blobsync.base.errors import OUTPUT_FAILED_EXIT, shell_code
+from blobsync.base.exit_codes import OUTPUT_FAILED_EXIT, shell_code
 from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.jobspec.elastic import bounds_of
 from blobsync.jobspec.spec import JobSpec, NodeChange

@@ -22,7 +22,7 @@ from blobsync.backends.local.elastic_nodes import PATIENCE_SECONDS, Fleet
 from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of, most_gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.local.task_pool import TaskPool
-from blobsync.base.errors import shell_code
+from blobsync.base.exit_codes import shell_code
 from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.jobspec.interactive import hold_text
 from blobsync.jobspec.spec import JobSpec, State, run_name

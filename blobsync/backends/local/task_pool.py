@@ -12,7 +12,7 @@ from contextlib import suppress
 from blobsync.backends.local.elastic_nodes import CANCELED, PATIENCE_SECONDS
 from blobsync.backends.local.run_files import RunFiles
 from blobsync.base.background_calls import usable_cores
-from blobsync.base.errors import shell_code
+from blobsync.base.exit_codes import shell_code
 from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.jobspec.spec import TASK_VARIABLE, JobSpec, State, TaskArray, TaskInfo
 

@@ -16,7 +16,7 @@ from datetime import datetime
 
 from blobsync.backends.protocol import ClusterSummary, Holder
 from blobsync.backends.slurm.job_arrays import task_numbers
-from blobsync.base.errors import shell_code
+from blobsync.base.exit_codes import shell_code
 from blobsync.base.formatting import count_text
 from blobsync.jobspec.spec import RunInfo, State, StateChange, TaskInfo
 from blobsync.jobspec.task_states import ORDER

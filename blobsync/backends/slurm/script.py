@@ -9,7 +9,8 @@ from typing import Any
 
 from blobsync.backends.slurm.job_arrays import array_options
 from blobsync.backends.slurm.replies import MARK, PREPARING_MARK
-from blobsync.base.errors import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT, ConfigError
+from blobsync.base.errors import ConfigError
+from blobsync.base.exit_codes import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT
 from blobsync.jobspec.spec import FIRST_MASTER_PORT, JOB_CODE, MASTER_PORTS, JobSpec, run_name
 from blobsync.jobspec.sweep import array_argument
 from blobsync.jobspec.topology import asks_for_gpus

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from blobsync.base.errors import ExitCode, FailureCode
+from blobsync.base.errors import FailureCode
+from blobsync.base.exit_codes import ExitCode
 from blobsync.cli.documents.data_answers import data_answers
 from blobsync.cli.documents.job_answers import JOB, job_answers
-from blobsync.cli.documents.kinds import (
-    INTEGER,
-    NUMBER,
-    TEXT,
-    Schema,
-    choice_of,
-    described,
-    list_of,
-    maybe,
-    record,
-)
+from blobsync.cli.documents.kinds import INTEGER, NUMBER, TEXT, Schema, choice_of, described, list_of, maybe, record
 from blobsync.cli.documents.setup_answers import setup_answers
 from blobsync.cli.output import STATUSES, VERSION
 
