@@ -31,8 +31,8 @@ from blobsync.base.errors import BlobsyncError, CredentialError, FailureCode, St
 from blobsync.base.events import Listener
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.redaction import SasToken
+from blobsync.direct.circuit_breaker import NotTriedError
 from blobsync.direct.engine import DirectEngine
-from blobsync.direct.thread_pool import NotTriedError
 from blobsync.plan.pairing import equal_content
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.open_locations import OpenBlob

@@ -191,8 +191,8 @@ def _work_off(run: RunState, way: _Way, fewest_small: int, processes: int) -> No
     shifts: list[tuple[ThreadWork, int]] = []
     large: Iterable[FileAction] = run.task.actions
     if opener is not None:
+        from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
         from blobsync.direct.small_files import HANDS, SmallFiles
-        from blobsync.direct.thread_pool import AdaptiveConcurrency
 
         width = AdaptiveConcurrency(_share(_SMALL_START, processes), _share(_SMALL_MOST, processes))
         shifts.append((SmallFiles(run, map(way.job, small), opener, width), HANDS))

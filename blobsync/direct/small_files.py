@@ -23,7 +23,8 @@ from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.events import BytesMoved
-from blobsync.direct.thread_pool import AdaptiveConcurrency, Ended, FileJob, RunState, Stopped
+from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
+from blobsync.direct.thread_pool import Ended, FileJob, RunState, Stopped
 from blobsync.store.protocol import BlobInfo, Order, Orders, PutOrder
 
 # Seconds until an interrupted run is noticed.

@@ -1,17 +1,14 @@
-"""The thread pool that moves files: many small ones side by side, one large one in pieces, with a circuit breaker.
+"""The thread pool that moves files: many small ones side by side, one large one in pieces.
 
 What is moved is a :class:`FileJob`. A thread takes the next piece of an open file, and opens the next file if there
 is none; so at most one file more than there are threads is open, and memory is bounded by the pieces in flight
 (:class:`ByteBudget`). :class:`WorkerThreads` runs threads while the caller waits, and ends them cleanly at Ctrl-C
-or an error. :class:`CircuitBreaker` decides after which failures no other file is tried.
-:class:`AdaptiveConcurrency` sends more requests at a time while that is faster, and fewer when the service asks for
-it.
+or an error.
 """
 
 from __future__ import annotations
 
 import abc
-import math
 import threading
 import time
 from collections import deque
@@ -21,8 +18,9 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Listener, UnderWay
-from blobsync.base.lazy_regexes import pattern
 from blobsync.base.stopping import NEVER, StopRequest
+from blobsync.direct.circuit_breaker import CircuitBreaker, NotTriedError
+from blobsync.direct.rate_limit import TokenBucket
 from blobsync.local.resume_records import Ends, WriteIntents
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.protocol import BlobInfo, Order, Sent
@@ -121,57 +119,6 @@ class WorkerThreads:
                 self._over.notify_all()
 
 
-# Trying other files does not help after these errors; after the second group only if they come in a row.
-_AT_ONCE = frozenset(
-    {
-        FailureCode.CREDENTIAL_INVALID,
-        FailureCode.SAS_EXPIRED,
-        FailureCode.SAS_PERMISSION,
-        FailureCode.LOGIN_REQUIRED,
-        FailureCode.CONTAINER_NOT_FOUND,
-        # There would be no room for other files either.
-        FailureCode.DISK_FULL,
-    }
-)
-_IN_A_ROW = frozenset(
-    {
-        FailureCode.ACCESS_DENIED,
-        FailureCode.COPY_SOURCE_REFUSED,
-        FailureCode.STORAGE_UNREACHABLE,
-        FailureCode.SERVICE_BUSY,
-    }
-)
-_ROW = 16
-_TRIES = pattern(r" \([\d,]+ tries[^)]*\)$")
-_NOT_TRIED = "not tried, since others failed: "
-
-
-def not_tried(message: str) -> str:
-    """The message for files that are not tried because others failed with ``message``."""
-    return _NOT_TRIED + _TRIES.sub("", message)
-
-
-def was_tried(message: str) -> bool:
-    """Whether this is the message of a file that was tried."""
-    return not message.startswith(_NOT_TRIED)
-
-
-class CircuitBreaker:
-    """Call once per file. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._row = 0
-
-    def moved(self) -> None:
-        """A file moved: earlier failures were those of single files."""
-        self._row = 0
-
-    def failed(self, code: FailureCode) -> bool:
-        """Count a failure; returns whether all other files would fail, too."""
-        self._row = self._row + 1 if code in _IN_A_ROW else 0
-        return code in _AT_ONCE or self._row >= _ROW
-
-
 MIB = 1024 * 1024
 
 # Maximum attempts for a file that arrived damaged.
@@ -180,35 +127,6 @@ ATTEMPTS = 4
 
 class Stopped(Exception):
     """The run was stopped: the thread has to end its piece."""
-
-
-class NotTriedError(BlobsyncError):
-    """Failure of the files that are not begun, because of ``cause``; never raised, only reported."""
-
-    def __init__(self, cause: BlobsyncError) -> None:
-        super().__init__(not_tried(cause.message), hint=cause.hint)
-        self.code = cause.code
-
-
-class TokenBucket:
-    """A limit on bytes per second, shared by all threads; allows bursts of a quarter of a second."""
-
-    def __init__(self, mbps: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """``mbps`` is in megabits (10^6 bits) per second; None means no limit."""
-        self._rate = mbps * 1e6 / 8 if mbps else None
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._free_at = -math.inf
-
-    def delay(self, count: int) -> float:
-        """Reserve ``count`` bytes; returns how many seconds to wait before sending them."""
-        if self._rate is None:
-            return 0.0
-        with self._lock:
-            now = self._clock()
-            start = max(self._free_at, now - 0.25)
-            self._free_at = start + count / self._rate
-            return max(0.0, start - now)
 
 
 class ByteBudget:
@@ -582,61 +500,3 @@ class WorkerPool:
             self._busy -= 1
             self._again += again
             self._changed.notify_all()
-
-
-# A larger width is kept only if it raises the rate by this factor.
-_GAIN = 1.15
-# A measurement lasts at least this long (seconds), and this many times the width in finished requests.
-_SHORTEST = 0.05
-_TURNS = 2
-# Seconds after which a larger width is tried again, since networks and services change.
-_TRY_AGAIN = 10.0
-# Throttled responses within this many seconds count as one.
-_SAME = 1.0
-
-
-class AdaptiveConcurrency:
-    """``now`` is how many requests may be under way. Call ``finished`` after some; for use by one thread.
-
-    ``clock`` is in seconds and monotonic.
-    """
-
-    def __init__(self, start: int, most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.now = start
-        self._most = most
-        self._clock = clock
-        self._throttled = 0
-        self._shrunk = float("-inf")
-        # When the width was last found to be enough; None after a step up, until that is judged.
-        self._settled: float | None = None
-        # The width before the last step up, and how many requests a second finished with it.
-        self._before, self._rate = start, 0.0
-        self._measure_from(clock())
-
-    def finished(self, throttled: int, count: int = 1) -> None:
-        """Count finished requests; ``throttled`` is how often the service has asked to slow down so far."""
-        self._count += count
-        if throttled != self._throttled:
-            self._throttled = throttled
-            self._shrink(self._clock())
-        elif self._count >= _TURNS * self.now and (now := self._clock()) - self._since >= _SHORTEST:
-            self._judge(self._count / (now - self._since), now)
-            self._measure_from(now)
-
-    def _judge(self, rate: float, now: float) -> None:
-        if self._settled is None and rate < self._rate * _GAIN:
-            # The last step up did not help.
-            self.now, self._settled = self._before, now
-        elif self._settled is None or now - self._settled > _TRY_AGAIN:
-            self._before, self._rate = self.now, rate
-            self.now, self._settled = min(self._most, self.now * 2), None
-
-    def _shrink(self, now: float) -> None:
-        if now - self._shrunk > _SAME:
-            self._shrunk = now
-            self.now = max(1, self.now // 2)
-        self._settled = now
-        self._measure_from(now)
-
-    def _measure_from(self, now: float) -> None:
-        self._count, self._since = 0, now

@@ -21,8 +21,8 @@ from blobsync.base.events import BytesMoved, BytesReused, Event, Expected, Files
 from blobsync.base.file_states import LocalState
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.locations import LocalLocation
+from blobsync.direct.circuit_breaker import was_tried
 from blobsync.direct.engine import DirectEngine
-from blobsync.direct.thread_pool import was_tried
 from blobsync.jobspec.spec import FolderLink
 from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.marks import at_and_above

@@ -21,7 +21,7 @@ from blobsync.base.errors import BlobsyncError, CredentialError, FailureCode, Fi
 from blobsync.base.events import Connected, Disconnected, Listener, Note, UnderWay
 from blobsync.base.formatting import count_text
 from blobsync.base.process import ProcessRunner
-from blobsync.direct.thread_pool import CircuitBreaker, not_tried
+from blobsync.direct.circuit_breaker import CircuitBreaker, not_tried
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.engine_model import TRIAL_FILE, CpuUse, processes_after_trial
 from blobsync.plan.spreading import shard_count

@@ -18,7 +18,7 @@ from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, TooMan
 from blobsync.base.events import BytesMoved, BytesReused, FilesCounted, Listener, Note, WorkerMoved
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import LocalLocation
-from blobsync.direct.thread_pool import not_tried
+from blobsync.direct.circuit_breaker import not_tried
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction
 from blobsync.spread.file_json import FormatError

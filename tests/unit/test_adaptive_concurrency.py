@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blobsync.direct.thread_pool import AdaptiveConcurrency
+from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
 
 
 class Service:

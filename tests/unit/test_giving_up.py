@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blobsync.base.errors import FailureCode
-from blobsync.direct.thread_pool import CircuitBreaker, not_tried, was_tried
+from blobsync.direct.circuit_breaker import CircuitBreaker, not_tried, was_tried
 
 # Codes that count in a row.
 ROW = 16

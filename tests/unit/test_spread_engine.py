@@ -15,8 +15,8 @@ from blobsync.base.events import FilesCounted
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.stopping import StopRequest
+from blobsync.direct.circuit_breaker import was_tried
 from blobsync.direct.engine import DirectEngine
-from blobsync.direct.thread_pool import was_tried
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.spread.record import FileRecord, Refused, ShardDone, read_body, record_body

@@ -24,17 +24,8 @@ from blobsync.base.errors import (
 )
 from blobsync.base.events import BytesReused, Event
 from blobsync.base.locations import LocalLocation
-from blobsync.direct.thread_pool import (
-    ATTEMPTS,
-    MIB,
-    ByteBudget,
-    FileJob,
-    RunState,
-    Stopped,
-    TokenBucket,
-    WorkerPool,
-    Written,
-)
+from blobsync.direct.rate_limit import TokenBucket
+from blobsync.direct.thread_pool import ATTEMPTS, MIB, ByteBudget, FileJob, RunState, Stopped, WorkerPool, Written
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved, MoveTask
