@@ -44,8 +44,8 @@ from blobsync.local.part_files import remove_leftovers
 from blobsync.local.resume_records import RangeRecords, UnfinishedDownload, WriteIntents
 from blobsync.local.sorted_runs import IN_MEMORY, Spill
 from blobsync.plan.blocks import goes_on, places
-from blobsync.plan.progress import interleaved
 from blobsync.plan.project_context import LivePart, PartOpener
+from blobsync.plan.remaining_time import interleaved
 from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan, actions_of, batches_of
 from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob, OpenLocation

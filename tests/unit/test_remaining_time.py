@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from blobsync.base.plan_reasons import Reason
-from blobsync.plan.progress import RemainingTime, interleaved
+from blobsync.plan.remaining_time import RemainingTime, interleaved
 from blobsync.plan.transfer_plan import Action, FileAction
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
