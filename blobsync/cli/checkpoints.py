@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import ConfigNotFoundError, LocalFileError, UsageError
 from blobsync.base.formatting import count_text, size_text, zulu_text
-from blobsync.cli.output import Result, cells, columns_of, wrapped
+from blobsync.cli.output import Result
 from blobsync.cli.session import Commands, Session, argument, command, option
 from blobsync.cli.tables import table
+from blobsync.cli.text_width import cells, columns_of, wrapped
 
 if TYPE_CHECKING:
     from blobsync.keep.listing import Checkpoint

@@ -22,8 +22,8 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.redaction import redact_answer
-from blobsync.cli.output import cells, columns_of, wrapped
 from blobsync.cli.session import CommandInterruptedError
+from blobsync.cli.text_width import cells, columns_of, wrapped
 
 if TYPE_CHECKING:
     from blobsync.cli.session import Session

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.base.formatting import count_text, printable, size_text, zulu_text
 from blobsync.cli.confirm import ask_text, ask_until, can_ask
-from blobsync.cli.output import columns_of, wrapped
+from blobsync.cli.text_width import columns_of, wrapped
 from blobsync.plan.transfer_options import Keep
 
 if TYPE_CHECKING:

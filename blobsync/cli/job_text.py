@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.formatting import count_text, zulu_text
-from blobsync.cli.output import columns_of, wrapped
 from blobsync.cli.tables import table
+from blobsync.cli.text_width import columns_of, wrapped
 from blobsync.jobs.timeline import age, lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
 from blobsync.jobspec.interactive import entering_command, hold_text
 from blobsync.jobspec.sweep_parameters import with_parameters

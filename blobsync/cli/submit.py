@@ -26,7 +26,7 @@ from blobsync.cli.job_text import (
     ssh_line,
     state_text,
 )
-from blobsync.cli.output import Result, columns_of, cut, wrapped
+from blobsync.cli.output import Result
 from blobsync.cli.query import IdArgument, OptionalIds, find_job, find_jobs, followed, note_all, note_left_behind
 from blobsync.cli.session import (
     ITS_NAME,
@@ -39,6 +39,7 @@ from blobsync.cli.session import (
     option,
     with_consent,
 )
+from blobsync.cli.text_width import columns_of, cut, wrapped
 from blobsync.jobs.state_notes import state_line
 from blobsync.jobspec.submit_options import SubmitKeywords, read_pairs
 

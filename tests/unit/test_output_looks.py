@@ -15,9 +15,10 @@ import pytest
 
 from blobsync.base.errors import FailureCode, FileFailure, UsageError
 from blobsync.base.events import Expected, FilesDone, Phase
-from blobsync.cli.output import Console, Result, cells, painted, wants_color, wrapped
+from blobsync.cli.output import Console, Result, painted, wants_color
 from blobsync.cli.progress import LineListener, bar_text
 from blobsync.cli.tables import table
+from blobsync.cli.text_width import cells, wrapped
 from blobsync.cli.timings import PhaseTimes
 from blobsync.plan.progress import Progress
 
