@@ -27,13 +27,18 @@ class Module:
     def tree(self) -> ast.Module:
         return ast.parse(self.text, filename=str(self.path))
 
+    @cached_property
+    def nodes(self) -> Sequence[ast.AST]:
+        """All of the tree: to walk over the package again takes a second, more than what a test does with it."""
+        return list(ast.walk(self.tree))
+
     @property
     def file(self) -> str:
         return self.path.relative_to(ROOT).as_posix()
 
     def imports(self) -> Iterator[tuple[int, str]]:
         """All imports, also in functions: line and module; ``from blobsync import x`` imports ``blobsync.x``."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.ImportFrom) and node.module == "blobsync":
                 for alias in node.names:
                     yield node.lineno, f"blobsync.{alias.name}"
@@ -44,7 +49,7 @@ class Module:
                     yield node.lineno, alias.name
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 yield node
 

@@ -26,7 +26,7 @@ def test_commands_parse_call_and_return(module: Module) -> None:
     """A command is a function that a module's ``register`` hands to the application."""
     registered = {
         node.args[0].id
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Call)
         and node.args

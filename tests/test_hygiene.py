@@ -124,7 +124,7 @@ def test_what_a_module_defines_is_read_somewhere() -> None:
     read: set[str] = set()
     defined: list[tuple[str, str]] = []
     for module in modules():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
                 read.add(node.id if isinstance(node, ast.Name) else node.attr)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):

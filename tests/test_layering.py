@@ -86,7 +86,7 @@ def test_what_decides_is_handed_its_stores() -> None:
     wrong = []
     for module in [each for each in IN_ROOMS if _is_in(each.name, HANDED_ITS_STORES)]:
         wrong += [f"{module.file}:{line} imports {name}" for line, name in module.imports() if _is_in(name, CONNECTING)]
-        imports = (node for node in ast.walk(module.tree) if isinstance(node, ast.ImportFrom))
+        imports = (node for node in module.nodes if isinstance(node, ast.ImportFrom))
         wrong += [f"{module.file} imports {one.name}" for node in imports for one in node.names if one.name in MINTING]
     assert wrong == []
 
@@ -227,7 +227,7 @@ _SAFE = {"RelativeName", "SafeName"}
 
 
 def _calls(module: Module) -> Iterator[tuple[int, str, ast.Call]]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Call):
             function = node.func
             name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

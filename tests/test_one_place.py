@@ -27,12 +27,12 @@ def _texts() -> list[tuple[str, str]]:
             continue
         documents = {
             id(node.body[0].value)
-            for node in ast.walk(module.tree)
+            for node in module.nodes
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
             and node.body
             and isinstance(node.body[0], ast.Expr)
         }
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
                 found.append((module.name, node.value))
     return found
@@ -62,7 +62,7 @@ _ASKING = {"mint_sas", "sas_url", "sign_sas", "check_sas", "check_token", "mint"
 def test_rights_and_life_times_of_a_sas_have_their_names_in_one_module() -> None:
     written = []
     for module in modules():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Call):
                 function = node.func
                 name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
@@ -81,7 +81,7 @@ def _is_said(value: object) -> bool:
 def test_whether_a_side_is_as_it_was_verified_is_asked_in_one_module() -> None:
     compared = []
     for module in modules():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and "same_file" in ast.dump(node.func)):
                 said = ast.unparse(node)
                 if re.search(r"\brecord\.(near|remote|md5)\b", said) and module.name != "blobsync.plan.pairing":
@@ -94,7 +94,7 @@ def test_the_ports_for_the_master_of_a_job_are_chosen_in_one_module() -> None:
     for module in modules():
         room = module.name.partition(".")[2].partition(".")[0]
         if room in ("jobspec", "node", "backends", "jobs") and module.name not in ALONE:
-            numbers = {node.value for node in ast.walk(module.tree) if isinstance(node, ast.Constant)}
+            numbers = {node.value for node in module.nodes if isinstance(node, ast.Constant)}
             texts = " ".join(value for value in numbers if isinstance(value, str))
             if 20_000 in numbers or re.search(r"\b20_?000\b", texts):
                 homes.add(module.name)
@@ -110,7 +110,7 @@ _SENT = {*ALONE, "blobsync.backends.aml.node_start", "blobsync.node.spread"}
 def test_exit_codes_and_how_a_shell_says_a_signal_have_one_home() -> None:
     found = set()
     for module in modules():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             sums = isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub))
             said = node.left if sums else node.value if isinstance(node, ast.Assign) else None  # type: ignore[attr-defined]
             if isinstance(said, ast.Constant) and said.value in ((128,) if sums else (72, 73)):

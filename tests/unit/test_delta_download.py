@@ -230,7 +230,7 @@ def test_a_local_file_that_changes_while_it_is_copied_is_noticed(tmp_path: Path,
     assert not local(world).is_symlink()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     size=st.integers(1500, 12_000),
     edits=st.lists(st.tuples(st.integers(0, 12_000), st.binary(max_size=600), st.booleans()), max_size=4),

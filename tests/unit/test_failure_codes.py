@@ -46,7 +46,7 @@ def test_each_code_is_used_and_written_out_in_one_place() -> None:
     # A word without "_" may be any word.
     words = {code.value for code in FailureCode if "_" in code.value}
     for module in modules():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "FailureCode":
                 used.add(node.attr)
             elif module.name != TABLE and isinstance(node, ast.Constant) and node.value in words:

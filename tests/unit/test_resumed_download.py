@@ -393,7 +393,7 @@ class SmallPieces:
         WorkerPool(run, jobs, 3).work()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     size=st.integers(1001, 20_000),
     breaks=st.lists(st.integers(0, 12), max_size=4),

@@ -141,7 +141,7 @@ FILES = st.dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     here=st.dictionaries(st.sampled_from(["d0/a", "d0/b", "d1/c", "d0/z"]), st.sampled_from([b"1", b"x"])),
     remote=FILES,
