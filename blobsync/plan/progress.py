@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blobsync.base.events import (
     NO_ANSWER,
@@ -29,10 +29,6 @@ from blobsync.base.events import (
 from blobsync.base.formatting import count_text, duration_text
 from blobsync.base.plain_json import demand_types
 from blobsync.plan.remaining_time import RECENT_MOST, RemainingTime
-
-if TYPE_CHECKING:
-    pass
-
 
 # Seconds over which the rate of a worker is measured; in less time it would jump with each block.
 _RATE_SECONDS = 5.0
