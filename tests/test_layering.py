@@ -248,7 +248,7 @@ def test_names_from_outside_become_paths_through_one_gate() -> None:
 # by the first row alone, below descriptors; all others write files that they name themselves.
 WRITERS: dict[str, str] = {
     **dict.fromkeys(("local.files", "local.part_files", "local.trash"), "what comes from outside: downloads and logs"),
-    "base.user_data": "what the user agreed to and logs in with, in the user's own configuration",
+    "base.user_folders": "what the user agreed to and logs in with, in the user's own configuration",
     **dict.fromkeys(("azcopy", "transfer.ledger", "local.state_dir"), "our own records and staging folders"),
     "local.state_dir": "the seal of the state folder",
     "local.private_folders": "who may use the state folder",

@@ -19,7 +19,7 @@ import pytest
 
 import blobsync
 from blobsync.base import errors
-from blobsync.base.user_data import data_home
+from blobsync.base.user_folders import data_home
 from tests.source import ROOT, modules
 
 PUBLIC = dir(blobsync)

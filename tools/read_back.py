@@ -17,7 +17,7 @@ from pathlib import Path
 _CALLS = frozenset({"read_bytes", "read_text", "read_own", "parse_json", "parse_object", "loads", "properties"})
 _WHOLE = frozenset({"sqlite3.connect", "json.load"})
 # These are the calls themselves.
-_HOMES = frozenset({"base.plain_json", "base.user_data"})
+_HOMES = frozenset({"base.plain_json", "base.user_folders"})
 _MODE = re.compile(r"[rwaxbt+]{1,3}")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from blobsync.base.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError, ProcessError
 from blobsync.base.process import Completed, ProcessRunner
-from blobsync.base.user_data import data_home, environment
+from blobsync.base.user_folders import data_home, environment
 
 Version = tuple[int, int, int]
 

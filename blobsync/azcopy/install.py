@@ -26,7 +26,7 @@ import urllib3
 from blobsync.azcopy.binary import PINNED, Found, check_version, managed_path
 from blobsync.base.errors import AzcopyInstallError, EmulatorError, ProcessError
 from blobsync.base.process import ProcessRunner
-from blobsync.base.user_data import data_home, environment
+from blobsync.base.user_folders import data_home, environment
 from blobsync.emulator.nodejs import ensure_node, last_lines
 from blobsync.store.rest.proxies import proxy_for
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from blobsync.base.user_data import make_private, state_home
+from blobsync.base.user_folders import make_private, state_home
 
 DAY_SECONDS = 86_400.0
 

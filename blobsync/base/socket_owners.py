@@ -19,7 +19,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from blobsync.base.user_data import environment, is_own
+from blobsync.base.user_folders import environment, is_own
 
 if TYPE_CHECKING:
     import socket

@@ -64,7 +64,7 @@ def _answers(session: Session, project: Project, made: TransferPlan) -> Mapping[
 
 def _versions(project: Project, part: PlanPart, action: FileAction) -> Iterator[str]:
     """Why it is a conflict; then the size, the time and the writer of each side, as far as they are known."""
-    from blobsync.base.user_data import user_name
+    from blobsync.base.user_folders import user_name
 
     yield action.reason.value
     local = project.resolve(f"{project.root}/{part.shown(action)}").local

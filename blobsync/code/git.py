@@ -15,7 +15,7 @@ from pathlib import Path
 
 from blobsync.base.errors import NothingMatchedError, ProcessError, UsageError
 from blobsync.base.process import Completed, ProcessRunner
-from blobsync.base.user_data import environment
+from blobsync.base.user_folders import environment
 
 # Submodules have their own configurations, and are not read.
 _STATUS = ("status", "--porcelain=v1", "-z", "--no-renames", "--ignore-submodules=all", "--", ".")

@@ -19,7 +19,7 @@ from pathlib import Path
 from blobsync.base.errors import ArchiveError, NothingMatchedError
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.formatting import count_text, size_text
-from blobsync.base.user_data import environment
+from blobsync.base.user_folders import environment
 from blobsync.code.digest import MANIFEST_NAME
 from blobsync.code.secrets import LOOKED_AT, names_it, why_secret
 from blobsync.config.log_folder import log_folders_inside

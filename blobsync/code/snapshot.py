@@ -22,7 +22,7 @@ from blobsync.base.background_calls import usable_cores
 from blobsync.base.errors import LocalFileError, SecretsFoundError
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.plain_json import parse_json
-from blobsync.base.user_data import replace_file
+from blobsync.base.user_folders import replace_file
 from blobsync.code.digest import DigestRecord, digest_of_records
 from blobsync.code.packed_files import CodeFile, CodeRules, Decision, find_code
 from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, PossibleSecret, scan

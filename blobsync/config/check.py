@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
-from blobsync.base.user_data import environment
+from blobsync.base.user_folders import environment
 from blobsync.config.account_files import ACCOUNT_FOLDER, account_file_names
 from blobsync.config.accounts import AccountFile
 from blobsync.config.loader import (

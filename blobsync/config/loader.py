@@ -25,7 +25,7 @@ from blobsync.base import redaction
 from blobsync.base.errors import ConfigError, ConfigNotFoundError, UnknownClusterError
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import MAX_NAME_CHARS, reaches_another
-from blobsync.base.user_data import environment
+from blobsync.base.user_folders import environment
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_if_others_can_read
 from blobsync.config.job_keys import gpus_of_node, job_keys
 from blobsync.config.known_keys import (

@@ -19,7 +19,7 @@ from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import host_of
-from blobsync.base.user_data import config_home, read_own, write_own
+from blobsync.base.user_folders import config_home, read_own, write_own
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _TEXTS = {"sas": "sas_token", "key": "account_key"}

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from blobsync.base.errors import ConfigNotFoundError, ForeignProjectError
-from blobsync.base.user_data import environment, is_own, user_name
+from blobsync.base.user_folders import environment, is_own, user_name
 from blobsync.config.model import DEFAULT_CLUSTER
 
 PROJECT_MARK = "aux_data"

@@ -21,7 +21,7 @@ import yaml
 from blobsync.base.errors import LocalFileError, UsageError
 from blobsync.base.redaction import Secret, redact_answer
 from blobsync.base.trusted_hosts import host_of
-from blobsync.base.user_data import environment, replace_file
+from blobsync.base.user_folders import environment, replace_file
 from blobsync.config.model import DEFAULT_CLUSTER, EMULATOR_ACCOUNT
 from blobsync.config.project_root import PROJECT_MARK, demand_own
 

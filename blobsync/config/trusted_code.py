@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.plain_json import parse_object
-from blobsync.base.user_data import config_home, locked_own, read_own, write_own
+from blobsync.base.user_folders import config_home, locked_own, read_own, write_own
 
 # How many uploads of a project are remembered; the last one of each code_path always is.
 _KEPT = 100

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.errors import ConfigError, UntrustedDockerError
-from blobsync.base.user_data import config_home, read_own, write_own
+from blobsync.base.user_folders import config_home, read_own, write_own
 from blobsync.config.mapping import is_below
 from blobsync.config.model import DEFAULT_CLUSTER, Cluster
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.errors import ConfigError
-from blobsync.base.user_data import config_home, read_own, write_own
+from blobsync.base.user_folders import config_home, read_own, write_own
 
 
 class OutsideLink(NamedTuple):

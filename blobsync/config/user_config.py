@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
-from blobsync.base.user_data import config_home, listed_in, read_own
+from blobsync.base.user_folders import config_home, listed_in, read_own
 from blobsync.config.environment_variables import ALLOWED_VARIABLES_VARIABLE
 from blobsync.config.known_keys import USER
 from blobsync.config.typed_values import Checker

@@ -16,7 +16,7 @@ from pathlib import Path
 from blobsync.base.errors import EmulatorError
 from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import Secret
-from blobsync.base.user_data import make_private, replace_file
+from blobsync.base.user_folders import make_private, replace_file
 
 DEFAULT_PORT = 10000
 _LAST_PORT = 65535

@@ -26,7 +26,7 @@ from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.base.process_identity import ProcessMark
 from blobsync.base.redaction import Secret
-from blobsync.base.user_data import data_home, environment
+from blobsync.base.user_folders import data_home, environment
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.scaffold import EMULATOR_CONTAINER, EmulatorAccount
 from blobsync.emulator.account import keep_port, kept_account

@@ -17,7 +17,7 @@ from blobsync.base.errors import BackendDeniedError, BlobsyncError
 from blobsync.base.formatting import count_text
 from blobsync.base.process import ProcessRunner
 from blobsync.base.redaction import SasToken
-from blobsync.base.user_data import environment
+from blobsync.base.user_folders import environment
 from blobsync.config.job_keys import refusal_of
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.context import settings_of

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from blobsync.base.errors import AccessDeniedError, ArchiveError, PreconditionFailedError
-from blobsync.base.user_data import make_private, replace_file, state_home
+from blobsync.base.user_folders import make_private, replace_file, state_home
 from blobsync.jobspec.interactive import HOLDER
 from blobsync.jobspec.spec import CodeRef, JobSpec, NodeArchiveRef
 from blobsync.local.state_dir import user_key

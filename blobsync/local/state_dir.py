@@ -25,7 +25,7 @@ from blobsync.base.formatting import count_text
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.plain_json import parse_object
 from blobsync.base.seals import KEY_BYTES, SealKey
-from blobsync.base.user_data import config_home, make_private, state_home
+from blobsync.base.user_folders import config_home, make_private, state_home
 from blobsync.config.project_root import STATE_FOLDER
 from blobsync.local.private_folders import (
     NotOursError,

@@ -26,7 +26,7 @@ from blobsync.base.events import Listener, LoggingListener, Note, Phase, SilentL
 from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.base.redaction import redact
 from blobsync.base.stopping import StopRequest
-from blobsync.base.user_data import environment
+from blobsync.base.user_folders import environment
 from blobsync.config.loader import load_cluster
 from blobsync.config.mapping import PathName, Paths, Resolution, one_or_many, path_text, project_relative, resolve
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.process import run_detached
-from blobsync.base.user_data import environment, read_own, remove_own, state_home, write_own
+from blobsync.base.user_folders import environment, read_own, remove_own, state_home, write_own
 from blobsync.config.mapping import Resolution, resolve
 from blobsync.config.model import Cluster
 from blobsync.store.protocol import BlobStore

@@ -26,7 +26,7 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.locations import BlobContainer
-from blobsync.base.user_data import environment
+from blobsync.base.user_folders import environment
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.preflight import examine_jobs
 from blobsync.local.names import new_temporary_name

@@ -22,7 +22,7 @@ from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, duration_text
 from blobsync.base.process_identity import ProcessMark
 from blobsync.base.stopping import StopRequest
-from blobsync.base.user_data import user_name
+from blobsync.base.user_folders import user_name
 from blobsync.config.mapping import is_below
 from blobsync.local.running_records import Reporter, Running, RunningRecords
 from blobsync.local.state_dir import StateDir

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blobsync.base.events import LoggingListener, notes_to
-from blobsync.base.user_data import environment
+from blobsync.base.user_folders import environment
 from blobsync.config.mapping import PathName, path_text
 from blobsync.config.model import Cluster
 from blobsync.config.project_root import current_folder, find_project

@@ -21,7 +21,7 @@ from blobsync.base.events import Listener, notes_to
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobLocation, LocalLocation, is_source
 from blobsync.base.plain_json import parse_object
-from blobsync.base.user_data import config_home
+from blobsync.base.user_folders import config_home
 from blobsync.config.model import Cluster
 from blobsync.jobs.array_job import ArrayJob
 from blobsync.jobs.context import JobContext

@@ -31,7 +31,7 @@ from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process_identity import ProcessMark
 from blobsync.base.redaction import redact, redact_tree
 from blobsync.base.stopping import NEVER, StopRequest
-from blobsync.base.user_data import user_name
+from blobsync.base.user_folders import user_name
 from blobsync.config.mapping import PathName, path_text, project_relative
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.local.database import Database

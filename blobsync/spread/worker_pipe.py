@@ -10,7 +10,7 @@ from blobsync.base.errors import CredentialError, ProcessError
 from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.process import ProcessRunner, RunningProcess, python_module
 from blobsync.base.redaction import SasToken, Secret, redact
-from blobsync.base.user_data import environment
+from blobsync.base.user_folders import environment
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Route

@@ -25,7 +25,7 @@ from blobsync.base.trusted_hosts import (
     may_listen,
     why_not,
 )
-from blobsync.base.user_data import environment
+from blobsync.base.user_folders import environment
 from blobsync.config.model import EMULATOR_ACCOUNT, StorageAccount
 from blobsync.config.user_config import load_user_config, user_config_file
 from blobsync.store.rest.http import BlobHttp

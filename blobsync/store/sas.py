@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from blobsync.base.errors import CredentialError
 from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.base.redaction import SasToken
-from blobsync.base.user_data import environment
+from blobsync.base.user_folders import environment
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.store.sas_token import sign_sas
 

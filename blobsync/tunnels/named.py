@@ -31,7 +31,7 @@ from blobsync.backends.ssh_arguments import (
 from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process import ProcessRunner, python_module
-from blobsync.base.user_data import (
+from blobsync.base.user_folders import (
     config_home,
     environment,
     make_private,

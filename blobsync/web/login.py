@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.base.errors import LocalFileError
-from blobsync.base.user_data import replace_file
+from blobsync.base.user_folders import replace_file
 
 _BYTES = 32
 

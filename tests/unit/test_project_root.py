@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.user_data import is_own
+from blobsync.base.user_folders import is_own
 from blobsync.config.project_root import is_safe_project
 
 

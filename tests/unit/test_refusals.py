@@ -165,7 +165,7 @@ READING = [
         ROOT / "blobsync/config" / f"{name}.py"
         for name in ("environment_variables", "typed_values", "user_config", "yaml_document")
     ),
-    ROOT / "blobsync/base/user_data.py",
+    ROOT / "blobsync/base/user_folders.py",
 ]
 OTHERS: Mapping[str, str] = {
     "project_root": "config check begins with it, as every command does",

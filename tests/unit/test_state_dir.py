@@ -20,7 +20,7 @@ from blobsync.backends.local.run_files import RunFiles
 from blobsync.base.check_results import CheckStatus
 from blobsync.base.daily_warnings import shown_today
 from blobsync.base.errors import LocalFileError, OpenStateError, UntrustedStateError
-from blobsync.base.user_data import state_home
+from blobsync.base.user_folders import state_home
 from blobsync.local.state_dir import (
     KEY_FILE,
     SEAL_FILE,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import ConfigError
-from blobsync.base.user_data import config_home
+from blobsync.base.user_folders import config_home
 from blobsync.config.known_keys import USER
 from blobsync.config.user_config import UserConfig, load_user_config, user_config_file
 

@@ -21,7 +21,7 @@ from blobsync.backends.protocol import Accepted, ClusterSummary, Holder, Outcome
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFoundError, ProcessError, SubmissionError
 from blobsync.base.formatting import count_text
 from blobsync.base.process import ProcessRunner, python_module
-from blobsync.base.user_data import state_home
+from blobsync.base.user_folders import state_home
 from blobsync.config.trusted_docker import DockerArgs, demand_docker
 from blobsync.config.yaml_document import read_document
 from blobsync.jobspec.containers import find_runtime, image_text, wanted_image

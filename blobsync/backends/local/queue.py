@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from blobsync.base.errors import JobError
 from blobsync.base.plain_json import parse_json
-from blobsync.base.user_data import make_private
+from blobsync.base.user_folders import make_private
 from blobsync.jobspec.spec import JobSpec, run_name
 
 # A ticket that no supervisor has claimed after so many seconds is left over from a killed submission.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from blobsync.backends.login_node import LOG_FOLDERS, nonempty_logs
 from blobsync.base.plain_json import demand_types, parse_json
-from blobsync.base.user_data import make_private, replace_file
+from blobsync.base.user_folders import make_private, replace_file
 from blobsync.jobspec.spec import JobSpec, LogFile, NodeChange, State, StateChange, TaskInfo
 
 # A run without a supervisor after so many seconds will not run.

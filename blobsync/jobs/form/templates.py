@@ -15,7 +15,7 @@ from typing import Any
 
 from blobsync.base.errors import BlobsyncError, ConfigError, LocalFileError, NothingMatchedError, UsageError
 from blobsync.base.redaction import is_secret_name, redact
-from blobsync.base.user_data import replace_file
+from blobsync.base.user_folders import replace_file
 from blobsync.config.loader import parse_overrides
 from blobsync.config.scaffold import NewFile
 from blobsync.config.yaml_document import read_document

@@ -41,7 +41,7 @@ from blobsync.base.formatting import duration_text
 from blobsync.base.locations import BlobContainer, quote_blob_name, reaches_another
 from blobsync.base.redaction import redact
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE, Trusted, is_plain_loopback, listener_text, may_listen
-from blobsync.base.user_data import listed_in
+from blobsync.base.user_folders import listed_in
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import FileBody, Order, Sent
 from blobsync.store.rest.error_codes import Answer
