@@ -10,12 +10,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import JobNotFoundError, NothingMatchedError, UsageError
-from blobsync.base.formatting import count_text, seconds_of, size_text, took_text
+from blobsync.base.formatting import count_text, seconds_of, size_text, took_text, zulu_text
 from blobsync.cli.job_text import job_data, job_details, job_table, state_text
 from blobsync.cli.output import Result, more_line
 from blobsync.cli.query import MaxOption, find_jobs
 from blobsync.cli.reports import files_shown
-from blobsync.cli.running_transfers import progress_data, so_far, utc_text
+from blobsync.cli.running_transfers import progress_data, so_far
 from blobsync.cli.session import ITS_NAME, Commands, Session, argument, command, offers, option
 from blobsync.cli.tables import table
 from blobsync.jobs.timeline import lasted
@@ -117,7 +117,7 @@ def _any_runs(transfers: Sequence[TransferEntry]) -> bool:
 
 def _data(entry: TransferEntry, far: _ProgressOf) -> dict[str, Any]:
     running = far(entry)
-    known: dict[str, Any] = {"paths": list(entry.paths), "began": utc_text(entry.began), "progress": None}
+    known: dict[str, Any] = {"paths": list(entry.paths), "began": zulu_text(entry.began), "progress": None}
     if running is not None:
         known["progress"] = progress_data(running)
     return {**asdict(entry), **known}
@@ -136,7 +136,7 @@ def _table(
 
 
 def _transfer_row(entry: TransferEntry, running: RunningTransfer | None) -> tuple[str, ...]:
-    files = entry.deleted if entry.kind == "rm" else entry.transferred
+    files = entry.transferred + entry.deleted
     took = "" if entry.seconds is None else took_text(entry.seconds)
     result = entry.result + (f", {entry.failed:,} failed" if entry.failed else "")
     result += f", {so_far(running)}" if running is not None else ""

@@ -9,9 +9,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import FailureCode, ProcessError, UsageError
-from blobsync.base.formatting import count_text, duration_text, size_text
+from blobsync.base.formatting import count_text, duration_text, size_text, zulu_text
 from blobsync.cli.output import Result, fields_of
-from blobsync.cli.running_transfers import utc_text
 from blobsync.cli.session import (
     NO_CLUSTER,
     Commands,
@@ -152,12 +151,12 @@ def _round_data(made: KeptRound) -> dict[str, Any]:
     return {
         **fields_of(made, "path", "uploaded", "bytes", "waiting"),
         "round": made.number,
-        "at": utc_text(made.at),
+        "at": zulu_text(made.at),
         "seconds": round(made.seconds, 3),
         "failing": len(made.failures),
         "failures": [asdict(failure) for failure in made.fresh],
         "problem": made.problem or None,
-        "problem_since": utc_text(made.since) if made.problem else None,
+        "problem_since": zulu_text(made.since) if made.problem else None,
     }
 
 
@@ -244,11 +243,11 @@ def keeper_data(state: KeeperState) -> dict[str, Any]:
     return {
         **known,
         "paths": list(state.paths),
-        "began": utc_text(state.began),
-        "told": utc_text(state.told),
-        "last_round": utc_text(state.last_round) if state.last_round else None,
+        "began": zulu_text(state.began),
+        "told": zulu_text(state.told),
+        "last_round": zulu_text(state.last_round) if state.last_round else None,
         "problem": state.problem or None,
-        "problem_since": utc_text(state.problem_since) if state.problem else None,
+        "problem_since": zulu_text(state.problem_since) if state.problem else None,
         "polling": state.polling or None,
     }
 

@@ -74,7 +74,7 @@ def compared(project: Project, path: str, before: str, after: str | None = None)
         "files": [each._asdict() for each in found.changes],
     }
     code = ExitCode.PARTIAL if found.changes else ExitCode.DONE
-    return Result(data, _difference_lines(found, counts), exit_code=code)
+    return Result(data, _difference_lines(found, counts), exit_code=code, wraps=True)
 
 
 def _difference_lines(found: LockComparison, counts: dict[str, int]) -> Iterator[str]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.formatting import count_text, duration_text
+from blobsync.base.formatting import count_text, duration_text, zulu_text
 
 if TYPE_CHECKING:
     from blobsync.project.transfer_history import RunningTransfer
@@ -33,7 +32,7 @@ def so_far(running: RunningTransfer) -> str:
 
 def progress_data(running: RunningTransfer) -> dict[str, Any]:
     """The numbers of the progress, and their time."""
-    return {**asdict(running.progress), "told": utc_text(running.told)}
+    return {**asdict(running.progress), "told": zulu_text(running.told)}
 
 
 def running_data(running: RunningTransfer) -> dict[str, Any]:
@@ -42,7 +41,7 @@ def running_data(running: RunningTransfer) -> dict[str, Any]:
     return {
         **known,
         "paths": list(running.paths),
-        "began": utc_text(running.began),
+        "began": zulu_text(running.began),
         "progress": progress_data(running),
     }
 
@@ -63,8 +62,3 @@ def running_line(running: Sequence[RunningTransfer]) -> str:
     named = [who_moves(each) for each in running[:_NAMED]]
     more = [f"{len(running) - _NAMED:,} more"] if len(running) > _NAMED else []
     return f"{count_text(len(running), 'transfer')} running now: {'; '.join([*named, *more])}"
-
-
-def utc_text(seconds: float) -> str:
-    """A time (seconds since 1970) in ISO 8601."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")

@@ -101,7 +101,7 @@ def _lines(
     if running and not quiet:
         yield running_line(running)
     yield from (keeper_line(state) for state in (() if quiet else kept))
-    yield _summary(found)
+    yield summary(found)
 
 
 def _sides(entry: EntryStatus) -> str:
@@ -150,16 +150,21 @@ def _standing(entry: EntryStatus) -> Iterator[str]:
         yield f"the account does not answer: {entry.silence}"
 
 
-def _summary(found: ProjectStatus) -> str:
+def summary(found: ProjectStatus) -> str:
+    """The last line: whether anything differs, as far as is known."""
     differing = sum(entry.differs for entry in found.entries)
     if differing:
         entries = f"{differing} of {count_text(len(found.entries), 'path')} {'differs' if differing == 1 else 'differ'}"
         return f"{entries}; 'blobsync plan u PATH' or 'plan d PATH' shows the files"
     if any(entry.problem or entry.unreadable for entry in found.entries):
         return "not everything could be looked at"
+    as_locked = not any(entry.drifted for entry in found.entries)
     if found.fresh:
         doubtful = any(entry.never_verified.files for entry in found.entries)
-        return "some files were never verified" if doubtful else "everything is equal"
+        if doubtful:
+            return "some files were never verified"
+        return "everything is equal" if as_locked else "everything is equal, but not as locked"
     if any(entry.silence for entry in found.entries):
         return "nothing is known to differ; 'blobsync doctor' shows how to reach what does not answer"
-    return "nothing is known to differ; --fresh lists the containers"
+    what = "nothing is" if as_locked else "nothing but the locks is"
+    return f"{what} known to differ; --fresh lists the containers"

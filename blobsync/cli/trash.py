@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.exit_codes import ExitCode
-from blobsync.base.formatting import count_text, size_text
+from blobsync.base.formatting import count_text, size_text, zulu_text
 from blobsync.cli.output import Result
-from blobsync.cli.running_transfers import utc_text
 from blobsync.cli.session import Commands, OptionalPaths, Session, argument, command, option
 
 if TYPE_CHECKING:
@@ -107,14 +106,14 @@ def trash_empty(
 
 def _line(run: TrashedRun, days: int) -> str:
     what = f"{count_text(len(run.files), 'file')}, {size_text(run.size)}"
-    return f"{run.id}: {what}, of {utc_text(run.at)}, kept until {utc_text(run.at + days * _DAY)}"
+    return f"{run.id}: {what}, of {zulu_text(run.at)}, kept until {zulu_text(run.at + days * _DAY)}"
 
 
 def _data(run: TrashedRun, days: int, *, files: bool) -> dict[str, Any]:
     known: dict[str, Any] = {
         "id": run.id,
-        "at": utc_text(run.at),
-        "removed_after": utc_text(run.at + days * _DAY),
+        "at": zulu_text(run.at),
+        "removed_after": zulu_text(run.at + days * _DAY),
         "count": len(run.files),
         "bytes": run.size,
     }

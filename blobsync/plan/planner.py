@@ -12,7 +12,9 @@ from types import MappingProxyType
 
 from blobsync.base.errors import FileFailure, NothingMatchedError, UsageError
 from blobsync.base.events import Listener, Phase
+from blobsync.base.formatting import count_text
 from blobsync.base.locations import SOURCE_OPTION, BlobLocation, LocalLocation, Location, is_given, is_source
+from blobsync.base.plan_reasons import Reason
 from blobsync.local import names
 from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
 from blobsync.plan.blocks import for_engine, partial_uploads, with_on_record
@@ -455,7 +457,7 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
     # The container may have more than what a lock names.
     whole = whole and not actions.is_on_disk and request.remembered is None
     found.parts.append(replace(leg.part, shape=looked.shape, actions=actions, whole=whole))
-    found.warnings += looked.warnings
+    found.warnings += (*looked.warnings, *_other_attributes(leg.part, actions))
     found.unreadable += (*looked.unreadable, *looked.blocked)
     found.extras += extras
     found.ignored += looked.ignored
@@ -463,6 +465,14 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
     found.patterns |= dict.fromkeys(each.path for each in leg.patterns)
     found.matched |= looked.matched
     found.round_trips += looked.round_trips
+
+
+def _other_attributes(part: PlanPart, actions: Actions) -> Iterator[str]:
+    """Say how many files were touched: their modes and times are kept, but alone not sent."""
+    if part.route is Route.UPLOAD and any(part.kept):
+        same = (each for each in actions if each.action is Action.UNCHANGED and each.reason is Reason.SAME_RECORD)
+        if count := sum(each.destination is not None for each in same):
+            yield f"{part.path}: {count_text(count, 'file')} touched, not changed: modes and times alone are not sent"
 
 
 def _left_of_memory(context: ProjectContext, found: _Found) -> int:

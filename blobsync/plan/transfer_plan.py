@@ -27,7 +27,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.formatting import count_text
-from blobsync.base.locations import SOURCE_OPTION, Location, below, is_given
+from blobsync.base.locations import SOURCE_OPTION, BlobContainer, BlobLocation, Location, below, is_given
 from blobsync.base.plan_reasons import Reason
 from blobsync.local.sorted_runs import IN_MEMORY, Packing, ReadInOrder, Row, Spill, Spool, pack_state, unpack_state
 from blobsync.plan.transfer_options import TransferOptions
@@ -479,6 +479,21 @@ class TransferPlan:
     def parts_with(self, kind: Action) -> list[PlanPart]:
         """The parts with files that get this action."""
         return [part for part in self.parts if totals_of([part]).counts[kind]]
+
+    @property
+    def written_over(self) -> dict[BlobContainer, bool]:
+        """The containers in which blobs are replaced or deleted; True: some are replaced."""
+        found: dict[BlobContainer, bool] = {}
+        for part in self.parts:
+            counts, end = totals_of([part]).counts, part.destination
+            if not isinstance(end, BlobLocation) or not (counts[Action.TRANSFER] or counts[Action.DELETE]):
+                continue
+            doomed = {each.action for each in part.actions if each.destination is not None}
+            if Action.TRANSFER in doomed:
+                found[end.container] = True
+            elif Action.DELETE in doomed:
+                found.setdefault(end.container, False)
+        return found
 
     @property
     def conflicts(self) -> tuple[FileFailure, ...]:

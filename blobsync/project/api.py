@@ -412,11 +412,22 @@ class Project:
         upload_receipts(result, self.connections, notes_to(self.listener))
         return result
 
+    def _recoveries(self, plan: TransferPlan) -> Iterator[str]:
+        """What could be undone of what the plan replaces or deletes in containers; of what it only replaces, where that
+        is known."""
+        ends = {part.destination for part in plan.parts_with(Action.DELETE)}
+        emptied = {end.container for end in ends if isinstance(end, BlobLocation)}
+        for container in sorted(plan.written_over):
+            if container in emptied:
+                yield self.recovery(container)
+            elif (found := self.features(container)).tells_recovery:
+                yield f"{container} {found.recovery}"
+
     def _not_undone(self, plan: TransferPlan) -> Iterator[FileFailure]:
         """Refusals by ``undo: required``."""
-        from blobsync.project.undo import demands_undo, not_undone, written_over
+        from blobsync.project.undo import demands_undo, not_undone
 
-        for container, replaces in written_over(plan).items() if demands_undo(self.cluster) else ():
+        for container, replaces in plan.written_over.items() if demands_undo(self.cluster) else ():
             yield from not_undone(container, self.features(container, afresh=True), replaces=replaces)
 
     def _begun(self, plan: TransferPlan) -> Path | None:
@@ -614,9 +625,7 @@ class Project:
             except BlobsyncError:
                 self._stop.check()
                 raise
-        ends = [part.destination for part in plan.parts_with(Action.DELETE)]
-        emptied = {end.container for end in ends if isinstance(end, BlobLocation)}
-        plan = replace(plan, warnings=(*plan.warnings, *map(self.recovery, sorted(emptied))))
+        plan = replace(plan, warnings=(*plan.warnings, *self._recoveries(plan)))
         plan = replace(plan, refusals=(*plan.refusals, *self._not_undone(plan)))
         if replaces_unverified(options) and not options.no_trash:
             from blobsync.project.trash import limits_of, too_much

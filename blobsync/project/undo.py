@@ -271,16 +271,3 @@ def not_undone(container: BlobContainer, features: AccountFeatures, *, replaces:
     said = f"the cluster file says 'undo: required', and what would be {what} could not be brought back: {container}"
     hint = "turn on versioning for the storage account, or override it: -p 'undo: optional'"
     return (FileFailure(str(container), FailureCode.UNDO_IMPOSSIBLE, f"{said} {features.recovery}", hint),)
-
-
-def written_over(plan: TransferPlan) -> dict[BlobContainer, bool]:
-    """The containers in which a plan replaces or deletes blobs; True: it replaces some."""
-    found: dict[BlobContainer, bool] = {}
-    for part, action in plan.each():
-        if isinstance(part.destination, BlobLocation) and action.destination is not None:
-            container = part.destination.container
-            if action.action is Action.DELETE:
-                found.setdefault(container, False)
-            elif action.action is Action.TRANSFER:
-                found[container] = True
-    return found

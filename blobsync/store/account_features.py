@@ -28,12 +28,19 @@ class AccountFeatures:
     immutability: bool | None = None
 
     def __str__(self) -> str:
+        if self == UNKNOWN:
+            return "what it keeps of deleted blobs is unknown to this credential"
         days = self.soft_delete_days
         soft = "unknown" if days is None else count_text(days, "day") if days else "no"
         return (
             f"versioning: {_word(self.versioning)}; soft delete: {soft}; "
             f"HNS: {_word(self.hns)}; immutability: {_word(self.immutability)}"
         )
+
+    @property
+    def tells_recovery(self) -> bool:
+        """Whether :attr:`recovery` is known."""
+        return self.versioning is not None or self.soft_delete_days is not None
 
     @property
     def recovery(self) -> str:

@@ -69,6 +69,9 @@ def test_a_removal_says_what_it_deleted(cli: Cli) -> None:
     with Project.open(cli.root) as project:
         log = TransferLog(project.state.root / "jobs.sqlite")
     log.write(TransferEntry("rm", ("data/x",), planned=3, deleted=2, bytes=4_000, id="0123abcd").ended("partial"))
+    log.write(TransferEntry("undo", ("data/x",), deleted=7, id="4567cdef").ended("done"))
+    table = [line.split("  ") for line in cli("history").out.splitlines()]
+    assert [row[3].strip() for row in ([each for each in line if each] for line in table)] == ["FILES", "7", "2"]
     lines = cli("history", "0123abcd").out.splitlines()
     assert "deleted:       2 of 3 files, 4 KB" in lines and not [line for line in lines if line.startswith("moved")]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from blobsync.direct.file_attributes import FileAttributes, attributes_in, metadata_of
-from blobsync.plan.transfer_plan import KeptAttributes
+from blobsync.plan.transfer_plan import Action, KeptAttributes
+from tests.fakes.project_context import World, account, cluster
 
 BOTH = KeptAttributes(modes=True, times=True)
 AT = 1_700_000_000_123_456_789
@@ -43,3 +45,19 @@ def test_what_is_written_is_read_back_to_the_nanosecond(tmp_path: Path) -> None:
 )
 def test_of_what_others_wrote_only_the_well_formed_counts(said: dict[str, str], found: FileAttributes) -> None:
     assert attributes_in(said, BOTH) == found
+
+
+def test_an_upload_says_that_modes_and_times_alone_are_not_sent(tmp_path: Path) -> None:
+    here = cluster("eu", data=account("eu"))
+    here = replace(here, folders=(replace(here.folders[0], times=True),))
+    world = World(tmp_path / "project", here)
+    file = world.root / "data" / "f"
+    file.parent.mkdir()
+    file.write_text("one")
+    # What was written just before is looked at again.
+    while world.run("u", "data").plan.warnings or not world.plan("u", "data").count(Action.UNCHANGED):
+        pass
+    os.utime(file, ns=(AT, AT))
+    plan = world.plan("u", "data")
+    assert plan.warnings == ("data: 1 file touched, not changed: modes and times alone are not sent",)
+    assert world.carry_out(plan).ok

@@ -11,6 +11,7 @@ import pytest
 
 from blobsync.base.errors import FailureCode, LockError, LostContentError, StorageError, UsageError
 from blobsync.base.plan_reasons import Reason
+from blobsync.cli.status import summary
 from blobsync.local.lock_files import LockedFile, list_name, lock_name, pack, read_lock, write_lock
 from blobsync.plan.transfer_plan import Action, TransferPlan
 from tests.fakes.scripted_http import Step, scripted
@@ -18,6 +19,7 @@ from tests.fakes.store import Request
 from tests.unit.test_project import Opened
 from tests.unit.test_sdk import store
 
+_NOT_AS_LOCKED = "everything is equal, but not as locked"
 BODIES = {"a": b"one", "b/c": b"two!", "b/d": b"", "e": b"three"}
 
 
@@ -281,6 +283,9 @@ def test_status_names_what_is_not_as_locked(opened: Opened) -> None:
     assert drifted(opened, fresh=True) == ()
     opened.store.add("store/data/v/e", b"other")
     assert (drifted(opened), drifted(opened, fresh=True), drifted(opened)) == ((), ("data/v",), ("data/v",))
+    assert opened.project.download("data", overwrite=True).ok
+    said = [summary(opened.project.status(["data"], fresh=fresh)) for fresh in (False, True)]
+    assert said == ["nothing but the locks is known to differ; --fresh lists the containers", _NOT_AS_LOCKED]
     opened.store.delete("store/data/v/a")
     assert drifted(opened, fresh=True) == ("data/v", "data/v/a")
     (opened.root / lock_name("data/v")).write_text("no lock")

@@ -309,3 +309,16 @@ def test_what_must_be_undoable_is_refused_where_it_is_not(tmp_path: Path, keeps:
             with pytest.raises(UndoImpossibleError, match="neither versioning nor soft delete"):
                 world.project.remove(deletions)
             assert world.there() == before
+
+
+@pytest.mark.parametrize(
+    ("keeps", "said"), [("versions", "keeps versions"), ("deleted", "for 7 days"), ("", "neither")]
+)
+def test_an_upload_that_replaces_says_before_what_could_be_undone(tmp_path: Path, keeps: str, said: str) -> None:
+    world = World(tmp_path, keeps)
+    with world.project:
+        world.write(a="one")
+        assert world.project.upload("data").plan.warnings == ()
+        world.write(a="ONE", b="new")
+        (warning,) = world.project.plan_upload("data").warnings
+        assert said in warning and warning.startswith(str(world.account.container))
