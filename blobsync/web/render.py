@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse
 
 from blobsync.base.formatting import count_text, duration_text, printable, size_text, took_text
 from blobsync.base.redaction import redact_answer
+from blobsync.jobspec.topology import job_size_text
 from blobsync.plan.progress import step_verb, waiting_text
 from blobsync.web.app_state import app_state_of
 from blobsync.web.gate import TOKEN_FIELD
@@ -74,6 +75,7 @@ def _templates(reveals: bool) -> Environment:
         {
             "size": size_text,
             "count": count_text,
+            "job_size": job_size_text,
             "took": took_text,
             "duration": duration_text,
             "moment": moment,

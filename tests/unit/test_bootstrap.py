@@ -69,6 +69,12 @@ def job(node: BootedNode, *argv: str, **changes: object) -> JobSpec:
 # -- the files of a job --------------------------------------------------------------------------------------
 
 
+def test_a_process_that_fetches_nothing_imports_no_http_client() -> None:
+    look = "import runpy, sys; runpy.run_path(sys.argv[1]); print('http.client' in sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-c", look, bootstrap.__file__], capture_output=True, text=True)
+    assert done.stdout == "False\n", done
+
+
 def test_the_bootstrap_stays_small() -> None:
     assert Path(bootstrap.__file__).read_text().count("\n") <= LINES
 

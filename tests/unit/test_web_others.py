@@ -31,6 +31,7 @@ from blobsync.project.transfer_history import TransferEntry, TransferLog
 from blobsync.web.open_project import Source
 from tests.fakes.jobs import make_spec
 from tests.fakes.web_pages import WebPages, words_of
+from tests.unit.project_files import ProjectFiles
 
 _ACCOUNT = {"account_name": "a", "account_key": "U0VOVElORUw=", "blob_endpoint": "http://127.0.0.1:9/a"}
 _FAR = Progress(
@@ -390,7 +391,7 @@ def test_transfers_and_keepers_that_cannot_be_read_are_not_taken_for_none(pages:
     assert said.count("unfinished.sqlite cannot be used") == 1
 
 
-def test_a_sweep_is_a_table_of_its_tasks_with_the_log_of_one(pages: WebPages, state: StateDir) -> None:
+def test_a_sweep_is_a_table_of_its_tasks_with_the_log_of_one(pages: WebPages, source: Source, state: StateDir) -> None:
     history = History(state.root / "jobs.sqlite")
     spec = make_spec("train", tasks=sweep(["lr=1,<b>"]), cluster="aml")
     record = history.add(spec, JobRef(spec.run_id, spec.run_id), "local")
@@ -404,5 +405,9 @@ def test_a_sweep_is_a_table_of_its_tasks_with_the_log_of_one(pages: WebPages, st
     # On a narrow screen, where there is no head, each cell says what it is.
     assert shown.count('<table class="outputs labelled">') == 1 and shown.count("<td data-label=") >= 2 * 3
     assert shown.count("<circle") == 2 and 'href="?log=task_1/user_logs/std_log.txt#log"' in shown
+    assert "Size 2 tasks, each 1 node, 1 process, no GPU" in said
+    for log in ("user_logs/std_log.txt", "system_logs/node_0.txt"):
+        ProjectFiles(source.root).write(f"assets/{spec.run_id}/task_0/{log}", "x\n")
+    assert "task 0, rank 0 task 0, node 0" in words_of(pages.get(f"/jobs/{spec.run_id}").text)
     refused = words_of(pages.get(f"/jobs/{spec.run_id}?metric=x").text)
     assert "--metric" in refused and "is not FILE:FIELD" in refused

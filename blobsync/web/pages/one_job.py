@@ -157,11 +157,11 @@ def _labelled(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def _label(name: str) -> str:
     known, node, attempt = rank_of(name), node_of_log(name), attempt_of(name)
-    tried = f", attempt {attempt + 1}" if attempt else ""
-    if known is None:
-        return name if node is None else f"node {node}{tried}"
-    task, rank = known
-    return f"task {task}, rank {rank}{tried}" if task else f"rank {rank}{tried}"
+    tried, task = f", attempt {attempt + 1}" if attempt else "", task_of(name)
+    if known is None and node is None:
+        return name
+    inner = f"node {node}" if known is None else f"rank {known[1]}"
+    return f"{inner}{tried}" if task is None else f"task {task}, {inner}{tried}"
 
 
 def _follow(request: Request) -> Response:
