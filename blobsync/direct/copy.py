@@ -64,7 +64,7 @@ class CopyJob(FileJob):
         return self._pieces
 
     def piece(self) -> None:
-        self.run.pace(0)
+        self.run.wait_for_rate(0)
         if DELETED in self._past:
             self._copied = self._undeleted()
         elif self._pieces == 1:

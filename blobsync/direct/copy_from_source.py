@@ -115,7 +115,7 @@ class CopyFromSourceJob(FileJob):
         return {index: crc64 for index, crc64 in known if sizes.get(self._ids[index]) == self._length(index)}
 
     def piece(self) -> None:
-        self.run.pace(0)
+        self.run.wait_for_rate(0)
         with self._noting:
             index = next(self._left, None)
         if index is None:
@@ -209,7 +209,7 @@ class CopyFromSourceJob(FileJob):
         if joined is not None and self._comparing:
             content, other = self._joining(), comparison(self._info.checksum)
             for data in read_range(self._from, self._source, self._version, 0, self._info.size):
-                self.run.pace(len(data))
+                self.run.wait_for_rate(len(data))
                 content.update(data)
                 if other is not None:
                     other.update(data)

@@ -52,7 +52,7 @@ class DownloadJob(FileJob):
         part = self._opened
         opened = self._expect if self._content.waits or any(self.run.task.part.kept) else None
         for data in read_range(self._store, self._name, self._version, 0, self._version.size, opened=opened):
-            self.run.pace(len(data))
+            self.run.wait_for_rate(len(data))
             part.write_at(start, data)
             start += len(data)
             self._content.update(data)

@@ -430,7 +430,7 @@ class LargeDownloadJob(FileJob):
         landing = self._recording.range_at(start)
         try:
             for data in read_range(self._store, self._name, self._version, start, length):
-                self.run.pace(len(data))
+                self.run.wait_for_rate(len(data))
                 self._opened.write_at(start, data)
                 start += len(data)
                 landing.wrote(data)

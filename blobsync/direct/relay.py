@@ -98,7 +98,7 @@ class RelayJob(FileJob):
                     self._broken = True
                     self._turn.notify_all()
                 raise
-            self.run.pace(length)
+            self.run.wait_for_rate(length)
             with self.sending(length) as sent:
                 if self._block == self._version.size:
                     self._put(data, sent)

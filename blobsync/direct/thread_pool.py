@@ -205,7 +205,7 @@ class RunState:
         finally:
             self._budget.release(count)
 
-    def pace(self, count: int) -> None:
+    def wait_for_rate(self, count: int) -> None:
         """Wait until the rate limit allows ``count`` bytes; raises ``Stopped`` after an interrupt."""
         if self.stop.wait(self._bucket.delay(count)):
             raise Stopped

@@ -273,7 +273,7 @@ class UploadJob(FileJob):
             if known and hashlib.sha256(data).digest() != known:
                 raise self._opened.changed()
             if not self._in_blocks:
-                self.run.pace(length)
+                self.run.wait_for_rate(length)
                 name, _, md5, properties, condition = self._whole_order(data)
                 self.run.about_to_write((self.action, length, md5))
                 with self.sending(length) as sent:
@@ -291,7 +291,7 @@ class UploadJob(FileJob):
                 self._whole.update(self._opened.read_at(start, length))
         self._opened.check_unchanged()
         md5 = self._whole.digest()
-        self.run.pace(self._size)
+        self.run.wait_for_rate(self._size)
         self.run.about_to_write((self.action, self._size, md5))
         body = FileBody(self._opened.read_at, self._size)
         with self.sending(self._size) as sent:
@@ -366,12 +366,12 @@ class UploadJob(FileJob):
         block = self._order[index] = Block(block_id_of(sha256), length)
         fate = self._blocks.fate(block)
         if fate is not Fate.SEND:
-            self.run.pace(0)
+            self.run.wait_for_rate(0)
             (self.count if fate is Fate.SENT else self.count_reused)(block.size)
         return fate is Fate.SEND
 
     def _put_block(self, block: Block, data: bytes) -> None:
-        self.run.pace(block.size)
+        self.run.wait_for_rate(block.size)
         with self.sending(block.size) as sent:
             self._store.put_block(self._name, block.id, data, sent=sent)
         self._blocks.acknowledged(block)

@@ -57,8 +57,8 @@ class Watched(RecordedRun):
         self.paced = 0
         self.noted: list[tuple[str, int, bytes | None]] = []
 
-    def pace(self, count: int) -> None:
-        super().pace(count)
+    def wait_for_rate(self, count: int) -> None:
+        super().wait_for_rate(count)
         self.paced += count
 
     def about_to_write(self, *files: Written) -> None:

@@ -148,8 +148,8 @@ class Paced(RecordedRun):
         super().__init__(*given)
         self.paced: list[int] = []
 
-    def pace(self, count: int) -> None:
-        super().pace(count)
+    def wait_for_rate(self, count: int) -> None:
+        super().wait_for_rate(count)
         self.paced.append(count)
 
 

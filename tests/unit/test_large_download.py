@@ -47,8 +47,8 @@ class PacedRun(RunState):
         self.paced = 0
         self.noting: Callable[[int, bytes | None], None] = lambda size, md5: None
 
-    def pace(self, count: int) -> None:
-        super().pace(count)
+    def wait_for_rate(self, count: int) -> None:
+        super().wait_for_rate(count)
         self.paced += count
 
     def about_to_write(self, *files: Written) -> None:

@@ -41,8 +41,8 @@ class WatchedRun(RecordedRun):
         self.buffers: list[int] = []
         self.noted: list[tuple[str, int, bytes | None]] = []
 
-    def pace(self, count: int) -> None:
-        super().pace(count)
+    def wait_for_rate(self, count: int) -> None:
+        super().wait_for_rate(count)
         self.paced.append(count)
 
     def about_to_write(self, *files: Written) -> None:

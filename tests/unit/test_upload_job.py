@@ -48,8 +48,8 @@ class WatchedRun(RunState):
         self.paced: list[int] = []
         self.buffers: list[int] = []
 
-    def pace(self, count: int) -> None:
-        super().pace(count)
+    def wait_for_rate(self, count: int) -> None:
+        super().wait_for_rate(count)
         self.paced.append(count)
 
     @contextmanager

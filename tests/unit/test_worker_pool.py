@@ -71,7 +71,7 @@ class ScriptedJob(FileJob):
             self.count(1)
             if self.script.gate is not None:
                 while not self.script.gate.wait(0.01):
-                    self.run.pace(0)
+                    self.run.wait_for_rate(0)
             else:
                 time.sleep(0.002)
             if self.script.bug is not None:
@@ -484,19 +484,19 @@ def test_where_nothing_could_be_begun_every_file_failed() -> None:
 
 def test_pace_waits_for_the_cap_and_ends_with_the_run() -> None:
     run = run_state("a")
-    run.pace(10**12)
+    run.wait_for_rate(10**12)
     run.stop.set()
     with pytest.raises(Stopped):
-        run.pace(0)
+        run.wait_for_rate(0)
     capped = RecordedRun(run.task._replace(cap_mbps=8.0), RecordingListener(), 100)
     began = time.monotonic()
-    capped.pace(250_000)
-    capped.pace(100_000)
-    capped.pace(1)
+    capped.wait_for_rate(250_000)
+    capped.wait_for_rate(100_000)
+    capped.wait_for_rate(1)
     assert time.monotonic() - began > 0.09
     capped.stop.set()
     with pytest.raises(Stopped):
-        capped.pace(10**9)
+        capped.wait_for_rate(10**9)
 
 
 def test_a_buffer_is_given_back_whatever_happens() -> None:
