@@ -35,7 +35,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("diff",), "cat", "Show how a file differs from its blob, or a folder between two locks."),
             Word(("resolve",), "ls", "Show where a path lives, and why."),
             Word(("url",), "ls", "Make a URL that opens a blob for a limited time."),
-            Word(("rm",), "remove", "Delete blobs, after asking."),
+            Word(("rm",), "rm", "Delete blobs, after asking."),
             Word(("undo",), "undo", "Take back what a transfer or removal replaced, deleted and created."),
             Word(("trash",), "trash", "List, restore or delete the local files that transfers replaced."),
         ),
