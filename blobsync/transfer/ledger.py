@@ -356,7 +356,7 @@ class CollectedReceipts:
         self._unsure.add(deletions.unsure)
 
     def write(
-        self, folder: Path, result: TransferResult, *, interrupted: bool = False, wait: WaitForDisk = wait_for_disk
+        self, folder: Path, result: TransferResult, *, interrupted: bool, wait: WaitForDisk = wait_for_disk
     ) -> Path:
         """Write the receipt of ``result`` into ``folder``, and remove all but the newest 1,000 receipts.
 

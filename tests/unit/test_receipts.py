@@ -71,11 +71,13 @@ def ended(plan: TransferPlan, **values: Any) -> TransferResult:
     return TransferResult(plan, **{**numbers, **values})
 
 
-def write(folder: Path, result: TransferResult, ledger: Ledger, gone: Any = NOTHING, **how: Any) -> Path:
+def write(
+    folder: Path, result: TransferResult, ledger: Ledger, gone: Any = NOTHING, *, interrupted: bool = False
+) -> Path:
     parts = CollectedReceipts(Spill())
     parts.add([ledger], gone)
     assert parts.unsure == len(gone.unsure)
-    return parts.write(folder, result, **how)
+    return parts.write(folder, result, interrupted=interrupted)
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -155,7 +157,7 @@ def test_of_several_batches_only_the_last_stays_in_memory(world: World, tmp_path
     parts.add([], NOTHING)
     assert asked
     (tmp_path / "receipts").mkdir()
-    files = read(parts.write(tmp_path / "receipts", ended(plan)))["files"]
+    files = read(parts.write(tmp_path / "receipts", ended(plan), interrupted=False))["files"]
     assert [entry["path"] for entry in files] == ["data/x/a"] * 2
 
 
@@ -248,12 +250,12 @@ def test_a_receipt_of_deletions_is_on_the_disk_and_no_other_waits(world: World, 
     plan, ledger = planned(world)
     blob, receipts = BlobInfo("x", 3, "0xA"), CollectedReceipts(Spill())
     receipts.add([ledger], NOTHING)
-    receipts.write(tmp_path, ended(plan), wait=wait)
+    receipts.write(tmp_path, ended(plan), interrupted=False, wait=wait)
     assert waits == []
     receipts.add([], Deletions([(ledger.part, plan.parts[0].actions[0])], ()))
     removed = Deletions([("one", blob)], ())
     files = [
-        receipts.write(tmp_path, ended(plan), wait=wait),
+        receipts.write(tmp_path, ended(plan), interrupted=False, wait=wait),
         write_removal(tmp_path, "eu", [], removed, [], wait=wait),
     ]
     assert waits == [[str(file), str(tmp_path)] for file in files]
