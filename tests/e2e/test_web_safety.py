@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.e2e.web_server import web_server, window
-from tests.e2e.world import Container, Project, command_lines
+from tests.e2e.world import AS_INSTALLED, Container, Project, command_lines
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -61,6 +61,7 @@ def test_the_login_is_a_file_for_the_user_alone_and_is_in_no_command_line(
     project: Project, container: Container, browser: Browser
 ) -> None:
     project.configure(container)
+    project.before = AS_INSTALLED
     with web_server(project) as server:
         file = Path(server.file)
         assert stat.S_IMODE(file.stat().st_mode) == 0o600

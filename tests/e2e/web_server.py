@@ -1,4 +1,4 @@
-"""The installed ``blobsync web`` on a free port, and a browser that is logged in."""
+"""A ``blobsync web`` on a free port, and a browser that is logged in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from tests.e2e.world import Project, blobsync_command
+from tests.e2e.world import Project
 
 # Long enough for a loaded machine.
 PATIENCE_MS = 60_000
@@ -46,16 +46,7 @@ class WebServer:
     cookie: str = ""
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
-            [blobsync_command(), "web", "--no-browser", *self.words],
-            cwd=self.project.root,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **self.project.environ},
-            start_new_session=True,
-        )
+        self.process = self.project.start("web", "--no-browser", *self.words)
         assert self.process.stdout is not None
         said = ""
         for line in self.process.stdout:
