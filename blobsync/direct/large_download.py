@@ -477,6 +477,8 @@ class LargeDownloadJob(FileJob):
             return False
         if not self._noted:
             self._noted = True
+            # This process may end before a thread that hangs comes back and closes it.
+            record.save()
             self.run.report.file_kept(self.action, record.bytes)
         return True
 

@@ -23,7 +23,7 @@ from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName
 from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.local.part_files import FolderDescriptor, PartFile
-from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
+from blobsync.local.resume_records import Journal, RangeRecords, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.protocol import block_id_of
@@ -240,6 +240,26 @@ def test_what_landed_is_kept_told_once_and_goes_on(place: Place) -> None:
     assert place.asked == [(2 * PIECE, 500)]
     assert (moved.reused, second.listener.reused, second.listener.bytes) == (2 * PIECE, 2 * PIECE, 500)
     assert not second.run.report.kept and place.nothing_is_left()
+
+
+class Seldom(RangeRecords):
+    """On a disk so slow that what is put after the first range waits to be saved."""
+
+    def _opened(self) -> Journal:
+        return Journal(self._state.unfinished_file, "downloads", seconds=1e9)
+
+
+def test_what_is_said_to_be_kept_is_on_record_before_a_thread_that_hangs_is_back(place: Place) -> None:
+    place.records = Seldom(StateDir(place.state), worth_seconds=0.0)
+    fetch = place.fetch()
+    fetch.job.open()
+    fetch.job.piece()
+    fetch.job.piece()
+    fetch.run.stop.set()
+    fetch.job.abandon()
+    assert [size for _, size in RangeRecords(StateDir(place.state)).all()] == [2 * PIECE]
+    assert [size for _, size in fetch.run.report.kept] == [2 * PIECE]
+    fetch.job.release()
 
 
 def test_what_landed_is_not_checked_after_an_interrupt(place: Place) -> None:
