@@ -22,7 +22,16 @@ from blobsync.jobs.array_job import ArrayJob
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.states import refresh
 from tests.e2e.terminal import see
-from tests.e2e.world import Container, JobLab, Project, blobsync_command, hashes, read_tree, write_tree
+from tests.e2e.world import (
+    Container,
+    JobLab,
+    Project,
+    blobsync_command,
+    hashes,
+    on_flat_accounts,
+    read_tree,
+    write_tree,
+)
 from tests.fakes.bootstrap import python_of
 from tests.servers.slurm_cluster import SlurmCluster
 from tests.servers.slurm_fixture import slurm_cluster
@@ -285,6 +294,7 @@ def test_waiting_shows_the_output_and_ends_with_the_jobs_code(lab: Lab, cluster:
     assert (newest["status"], newest["exit_code"], newest["cluster"]) == ("Failed", 7, cluster)
 
 
+@on_flat_accounts
 def test_logs_that_somebody_else_put_into_the_container_stay_out_of_other_folders(lab: Lab) -> None:
     job_id = lab.submit("here", "echo mine")
     assert lab.until(job_id)["status"] == "Completed"
