@@ -97,7 +97,10 @@ ROWS: tuple[ReadBack, ...] = (
         "the part of blobsync for nodes",
         "the container of `code_path`, the place of a transfer, a node's scratch folder",
         "its SHA-256 is in the job's specification and compared before anything is unpacked",
-        ("unit/test_bootstrap.py::test_another_archive_than_the_jobs_is_refused_before_anything_is_unpacked",),
+        (
+            "unit/test_bootstrap.py::test_another_archive_than_the_jobs_is_refused_before_anything_is_unpacked",
+            "unit/test_bootstrap.py::test_a_task_takes_what_another_one_on_its_node_has",
+        ),
         (
             "node.standalone.bootstrap:Boot.fetch",
             "node.standalone.bootstrap:is_whole",

@@ -27,7 +27,7 @@ from tests.fakes.jobs import CODE, make_spec, zip_of
 from tests.servers.recording_server import RecordingServer
 from tests.waiting import wait_until
 
-LINES = 150
+LINES = 162
 SENTINEL = "SENTINEL"
 LINK = 0o120777
 
@@ -119,6 +119,32 @@ def test_each_task_of_an_array_and_each_node_has_a_place_of_its_own(node: Booted
     node.env.update(SLURM_ARRAY_TASK_ID="3", SLURMD_NODENAME="gpu7.cluster")
     told = json.loads(node.do("exec", spec).stdout)
     assert told["place"] == str(node.scratch / f"{spec.run_id}task_3" / "gpu7.cluster.boot" / "node")
+
+
+def test_a_task_takes_what_another_one_on_its_node_has(node: BootedNode) -> None:
+    spec = job(node)
+    node.env.update(SLURM_ARRAY_TASK_ID="3")
+    first = Path(json.loads(node.do("prepare", spec).stdout)["place"])
+    assert list(first.rglob("*.pyc"))
+    del node.service.blobs[ARCHIVE]
+    node.env.update(SLURM_ARRAY_TASK_ID="4")
+    done = node.do("prepare", spec)
+    second = Path(json.loads(done.stdout)["place"])
+    assert (done.returncode, second) == (5, node.scratch / f"{spec.run_id}task_4" / "node.boot" / "node")
+    compiled = next(second.rglob("__init__*.pyc"))
+    # As it was: what is compiled belongs to a file of that time.
+    assert compiled.stat().st_mtime_ns == next(first.rglob(compiled.name)).stat().st_mtime_ns
+    # Where others may write, or where it is not what the job was submitted with, nothing is taken.
+    shutil.rmtree(second.parent.parent)
+    first.parent.chmod(0o777)
+    assert "404" in node.do("prepare", spec).stderr
+    first.parent.chmod(0o700)
+    (first.parent / "node.zip").write_bytes(b"another")
+    assert "404" in node.do("prepare", spec).stderr
+    node.archive()
+    (first / "__main__.py").write_text("evil")
+    done = node.do("prepare", spec)
+    assert done.returncode == 5 and "evil" not in (second / "__main__.py").read_text()
 
 
 def test_another_archive_than_the_jobs_is_refused_before_anything_is_unpacked(node: BootedNode) -> None:
