@@ -194,7 +194,7 @@ def tasks_of(cluster: Cluster, request: SubmitRequest) -> TaskArray | None:
         queue = cluster.text("kubernetes.queue") or "NAME"
         raise UsageError(
             "--parallel: on Kubernetes a task of several nodes is a Job of its own, and only a queue counts those",
-            hint=f"omit --parallel; of kubernetes: {{queue: {queue}}} the quota in Kueue says how many run at a time",
+            hint=f"omit --parallel; kubernetes: {{queue: {queue}}} leaves that to the quota of Kueue's queue",
         )
     return replace(tasks, parallel=parallel)
 

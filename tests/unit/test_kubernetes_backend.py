@@ -18,7 +18,9 @@ from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, Co
 from blobsync.base.process import Completed
 from blobsync.jobs.context import settings_of
 from blobsync.jobs.logs import BackendLogs
+from blobsync.jobspec.make_spec import SubmitRequest
 from blobsync.jobspec.spec import JobRef, Secrets
+from blobsync.jobspec.sweep import sweep
 from tests.fakes.aml_configs import CONTAINER as CONTAINER_URL
 from tests.fakes.aml_configs import ENTRY, load
 from tests.fakes.kubernetes import plan
@@ -106,9 +108,9 @@ class Namespace:
             del self.objects[key]
         return Completed(0, json.dumps(found), "")
 
-    def submit(self, root: Path, mode: str = "download") -> Refused:
+    def submit(self, root: Path, mode: str = "download", request: SubmitRequest | None = None) -> Refused:
         folders = {"data_folder": {**ENTRY, "path": "me/data", "mode": mode}}
-        made = plan(root, kubernetes={"context": "ctx", "image": "python:3"}, config_param=folders)
+        made = plan(root, request, kubernetes={"context": "ctx", "image": "python:3"}, config_param=folders)
         cluster, _ = load(root, platform="kubernetes", kubernetes={"context": "ctx", "namespace": "train"})
         environ = {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}
         runner = ScriptedRunner(self.answer)
@@ -131,6 +133,40 @@ def test_a_refusal_half_way_removes_all_without_a_look_at_the_whole_cluster(tmp_
     refused = server.submit(tmp_path)
     assert server.objects == {} and not [each for each in server.asked if "persistentvolumes" in each]
     assert refused.error.hint == "see what you may do: kubectl --context=ctx auth can-i create configmaps -n train"
+
+
+def test_a_refusal_half_way_removes_the_jobs_of_all_tasks(tmp_path: Path) -> None:
+    server = Namespace("create configmaps")
+    server.submit(tmp_path, request=SubmitRequest(("x",), 8, tasks=sweep(["n=0..2"])))
+    assert server.objects == {} and server.asked.count("create jobs") == server.asked.count("delete jobs") == 3
+
+
+def test_a_sweep_ends_with_the_jobs_of_its_tasks_and_a_task_with_its_own(tmp_path: Path) -> None:
+    def job_of(number: int, **more: Any) -> dict[str, Any]:
+        notes = {"blobsync.dev/run-id": RUN, "blobsync.dev/task": str(number), "blobsync.dev/released": "1"}
+        metadata = {"name": f"{NAME}-t{number}", "annotations": notes}
+        return {"metadata": metadata, "spec": {"completions": 2, **more}, "status": {}}
+
+    over, waits, runs = job_of(0), job_of(1, suspend=True), job_of(2)
+    over["status"]["conditions"] = [{"type": "Complete", "status": "True"}]
+    ref = JobRef(RUN, NAME, "ctx/train")
+    backend, runner = backend_that_is_told(tmp_path, {"items": [over, waits, runs]})
+    assert isinstance(backend.cancel(ref), Accepted)
+    ended = [call.argv for call in runner.calls if "patch" in call.argv or "delete" in call.argv]
+    assert sorted(" ".join(argv).count("-t1") for argv in ended) == [0, 1]
+    assert [f"{NAME}-t2" in argv for argv in ended if "patch" in argv] == [True]
+
+    pods = [pod(index, "Running") for index in range(2)]
+    for each in pods:
+        each["metadata"].setdefault("annotations", {})["blobsync.dev/task"] = "2"
+        each["metadata"]["labels"][JOB_LABEL] = f"{NAME}-t2"
+    backend, runner = backend_that_is_told(tmp_path, {"items": pods})
+    assert isinstance(backend.cancel_task(ref, 2), Accepted)
+    assert [f"{NAME}-t2" in call.argv for call in runner.calls if is_patch(call)] == [True]
+    with pytest.raises(JobError, match="have several nodes each"):
+        backend.ssh_command(ref, 1)
+    refused = backend.cancel_task(ref, 1)
+    assert isinstance(refused, Refused) and "takes no task out of its queue" in refused.error.message
 
 
 def test_a_refusal_half_way_names_what_could_not_be_removed_and_nothing_else(tmp_path: Path) -> None:
