@@ -25,6 +25,7 @@ from blobsync.local.part_files import (
     KeptName,
     NotKeptError,
     PartFile,
+    is_in_use,
     left_over,
     remove_leftover,
     remove_leftovers,
@@ -203,6 +204,62 @@ def test_a_new_file_is_locked_while_it_has_a_name(tmp_path: Path) -> None:
     one = part(tmp_path, unnamed=False)
     assert is_locked(tmp_path / names(tmp_path)[0])
     one.discard()
+
+
+@pytest.mark.parametrize(
+    ("was", "dressed"),
+    [
+        (None, {None: 0o644, False: 0o644, True: 0o755}),
+        (0o644, {None: 0o644, False: 0o644, True: 0o755}),
+        (0o600, {None: 0o600, False: 0o600, True: 0o700}),
+        (0o654, {None: 0o654, False: 0o644, True: 0o755}),
+        (0o777, {None: 0o777, False: 0o666, True: 0o777}),
+    ],
+)
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_a_file_is_dressed_over_the_permissions_of_the_one_that_it_replaces(
+    tmp_path: Path, was: int | None, dressed: dict[bool | None, int], *, unnamed: bool
+) -> None:
+    usual = os.umask(0o022)
+    try:
+        for executable, mode in dressed.items():
+            place = tmp_path / f"{executable}"
+            if was is not None:
+                place.touch()
+                place.chmod(was)
+            one = part(tmp_path, place.name, unnamed=unnamed)
+            one.dress(executable, 1_700_000_000_123_456_789 if executable else None)
+            one.commit(None if was is None else state(place))
+            found = place.stat()
+            assert (stat.S_IMODE(found.st_mode), found.st_mtime_ns == 1_700_000_000_123_456_789) == (
+                mode,
+                bool(executable),
+            ), executable
+    finally:
+        os.umask(usual)
+
+
+def test_a_copy_can_look_like_what_it_was_made_of(tmp_path: Path) -> None:
+    (tmp_path / "source").touch()
+    (tmp_path / "source").chmod(0o751)
+    os.utime(tmp_path / "source", ns=(1_600_000_000_000_000_001, 1_700_000_000_123_456_789))
+    one = part(tmp_path)
+    with (tmp_path / "source").open("rb") as source:
+        one.look_like(source.fileno())
+    one.commit(None)
+    found = (tmp_path / "a").stat()
+    assert (stat.S_IMODE(found.st_mode), found.st_mtime_ns) == (0o751, 1_700_000_000_123_456_789)
+
+
+def test_a_temporary_file_is_in_use_while_its_writer_lives(tmp_path: Path) -> None:
+    one = part(tmp_path, unnamed=False)
+    (name,) = names(tmp_path)
+    with no_descriptor_stays_open():
+        assert is_in_use(str(tmp_path / name)) and not is_in_use(str(tmp_path / "nowhere"))
+        one.discard()
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1, 1))
+        assert not is_in_use(str(tmp_path / name))
 
 
 def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
