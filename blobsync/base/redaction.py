@@ -16,17 +16,18 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cache, lru_cache
 from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
+from blobsync.base.lazy_regexes import pattern
+
 HIDDEN = "***"
 
 # Values of variables with such names are never recorded.
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|SAS", re.IGNORECASE)
+_SECRET_NAME = pattern(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|SAS", re.IGNORECASE)
 
 # Shorter strings are ordinary words; strings below the second number match as a whole word only.
 _SHORTEST = 5
@@ -141,11 +142,11 @@ def redact_word(word: str) -> str:
     return f"{address}?{HIDDEN}" if question and address.startswith(("https://", "http://")) else word
 
 
-def _hide(text: str, pattern: str) -> str:
+def _hide(text: str, form: str) -> str:
     shown: list[str] = []
     # Where the last secret ends; one that starts there or before belongs to it.
     hidden = -1
-    for start, end in sorted([*_held_in(text), *_by_form(text, pattern)]):
+    for start, end in sorted([*_held_in(text), *_by_form(text, form)]):
         if start > hidden:
             shown.append(text[max(hidden, 0) : start])
         hidden = max(hidden, end)
@@ -165,18 +166,18 @@ def _held_in(text: str) -> Iterator[tuple[int, int]]:
                 match = form.search(text, match.start() + 1)
 
 
-def _by_form(text: str, pattern: str) -> Iterator[tuple[int, int]]:
+def _by_form(text: str, form: str) -> Iterator[tuple[int, int]]:
     """Where values that look like a secret start and end; the name before such a value stays."""
     small = text.lower()
     if any(rough in small for rough in _ROUGHLY):
-        for match in _compiled(pattern).finditer(text):
+        for match in _compiled(form).finditer(text):
             yield match.end(match.lastgroup) if match.lastgroup else match.start(), match.end()
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(form: str) -> re.Pattern[str]:
     # Compiled on first use: the two cost as much as all other modules of a short command.
-    return re.compile(pattern, re.IGNORECASE | re.VERBOSE)
+    return re.compile(form, re.IGNORECASE | re.VERBOSE)
 
 
 def _pieces(secret: str) -> tuple[str, ...]:
@@ -238,8 +239,29 @@ def _in_base64(secret: str) -> tuple[str, ...]:
 _LONGEST_SAS = 8192
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class SasToken:
+class _Revealed:
+    """A text that only :meth:`reveal` shows. Plain classes: every command loads them, and makes none."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def reveal(self) -> str:
+        """The text itself. Pass it only to a request, or to a child process's arguments."""
+        return self._text
+
+
+class SasToken(_Revealed):
     """A shared access signature; only :meth:`reveal` shows it.
 
     Field meanings: https://learn.microsoft.com/rest/api/storageservices/create-service-sas and
@@ -247,7 +269,12 @@ class SasToken:
     SAS, ``srt`` resource types of an account SAS).
     """
 
-    _query: str = field(repr=False)
+    __slots__ = ()
+
+    def __init__(self, query: str) -> None:
+        """``query`` is without ``?``."""
+        super().__init__(query)
+        register_query(query)
 
     @classmethod
     def parse(cls, text: str) -> SasToken:
@@ -265,18 +292,11 @@ class SasToken:
             raise ValueError("not a SAS token: no sig= parameter")
         return cls(query)
 
-    def __post_init__(self) -> None:
-        register_query(self._query)
-
-    def reveal(self) -> str:
-        """The query string itself, without ``?``. Pass it only to a request or to a child process's arguments."""
-        return self._query
-
     def field(self, name: str) -> str | None:
         """The value of one query parameter; must not be called for the signature."""
         if name == "sig":
             raise ValueError("the signature of a SAS token cannot be read")
-        return dict(parse_qsl(self._query)).get(name)
+        return dict(parse_qsl(self._text)).get(name)
 
     @property
     def permissions(self) -> str:
@@ -296,9 +316,6 @@ class SasToken:
     def __repr__(self) -> str:
         return f"SasToken(sp={self.permissions!r}, se={self.field('se')!r}, sig={HIDDEN})"
 
-    def __str__(self) -> str:
-        return repr(self)
-
 
 def _utc(text: str | None) -> datetime | None:
     """Parse ISO 8601 as Azure writes it: ``2026-11-20``, ``2026-11-20T10:00Z`` or with seconds and fractions."""
@@ -314,49 +331,38 @@ def _utc(text: str | None) -> datetime | None:
         return None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class SignedUrl:
+class SignedUrl(_Revealed):
     """A URL that opens one object of a source to whoever has it; only :meth:`reveal` shows it.
 
     There is one for each request: what they have in common, the token of a session, is registered, and each signature
     is found by its form.
     """
 
-    _url: str = field(repr=False)
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        at = self._url.find(_OF_SESSION)
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        at = url.find(_OF_SESSION)
         if at >= 0:
-            register_secret(unquote(self._url[at + len(_OF_SESSION) :].partition("&")[0]))
-
-    def reveal(self) -> str:
-        """The URL itself. Pass it only to a request."""
-        return self._url
+            register_secret(unquote(url[at + len(_OF_SESSION) :].partition("&")[0]))
 
     @property
     def length(self) -> int:
         """Characters; services take only so many."""
-        return len(self._url)
+        return len(self._text)
 
     def __repr__(self) -> str:
-        return f"SignedUrl({self._url.partition('?')[0]}?{HIDDEN})"
-
-    def __str__(self) -> str:
-        return repr(self)
+        return f"SignedUrl({self._text.partition('?')[0]}?{HIDDEN})"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Secret:
+class Secret(_Revealed):
     """A string that ``repr`` and ``str`` never show: an account key or a password."""
 
-    _text: str = field(repr=False)
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        register_secret(self._text)
-
-    def reveal(self) -> str:
-        """The string itself; for signing only."""
-        return self._text
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        register_secret(text)
 
     def __repr__(self) -> str:
         return f"Secret({HIDDEN})"

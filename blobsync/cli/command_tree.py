@@ -17,6 +17,7 @@ from typer.main import get_command
 
 from blobsync.base.errors import UsageError
 from blobsync.base.exit_codes import ExitCode
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.stopping import was_interrupted
 from blobsync.cli.command_words import ENDS_WITH_A_COMMAND, SECTIONS, Word
 from blobsync.cli.session import GLOBALS, Command, Commands, Session, offers, option, registered, row
@@ -36,7 +37,7 @@ _WHOLE = 1_000
 _PARSER_CONTEXT: Any = TyperGroup.context_class
 _PARSER_PAGE: Any = _PARSER_CONTEXT.formatter_class
 _NARROW = 52
-_EXAMPLE = re.compile(r"(?m)^( *blobsync .*?\S) {2,}(\S.*)$")
+_EXAMPLE = pattern(r"(?m)^( *blobsync .*?\S) {2,}(\S.*)$")
 
 
 class _Page(_PARSER_PAGE):  # type: ignore[misc]
@@ -193,9 +194,9 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
     app.command(name, cls=_Command, **settings)(_signed(run, command.rows, command.doc))
 
 
-_UNKNOWN = re.compile(r"No such command '(.+)'")
-_LACKING = re.compile(r"Option '(.+)' requires an argument")
-_CHOICES = re.compile(r"[a-z0-9]+(?:\|[a-z0-9]+)+")
+_UNKNOWN = pattern(r"No such command '(.+)'")
+_LACKING = pattern(r"Option '(.+)' requires an argument")
+_CHOICES = pattern(r"[a-z0-9]+(?:\|[a-z0-9]+)+")
 _COMPLETED = ("PATH", "ID", "CLUSTER", "PLAN")
 
 

@@ -93,7 +93,8 @@ STATUSES = ("success", "partial", "error", "cancelled")
 _STATUS: Mapping[int, str] = {ExitCode.DONE: "success", ExitCode.PARTIAL: "partial", ExitCode.INTERRUPTED: "cancelled"}
 
 
-@dataclass(slots=True)
+# Every command loads it: each method that Python writes for a class takes a hundredth of a short one.
+@dataclass(eq=False, repr=False)
 class Result:
     """The result of a command.
 

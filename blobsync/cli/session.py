@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass, field, fields
 from functools import cached_property, wraps
 from importlib import import_module
 from inspect import Parameter, signature
@@ -55,7 +54,6 @@ def _refuse(session: Session, error: BlobsyncError, project: Project | None) -> 
     raise error
 
 
-@dataclass(slots=True)
 class Session:
     """The global options of one command line, before or after the command.
 
@@ -66,24 +64,26 @@ class Session:
     command, however that ends.
     """
 
-    cluster: str | None = None
-    from_cluster: str | None = None
-    param: str | None = None
-    num_gpu: int | None = None
-    json: bool = False
-    verbose: int = 0
-    quiet: bool = False
-    color: str | None = None
-    log_file: str | None = None
-    timings: bool = False
-    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
-    display: ClosingListener = field(default_factory=QuietListener)
-    listener: Listener = field(default_factory=QuietListener)
-    started: Callable[[Session], None] = field(default=lambda session: None, repr=False)
-    began: float = field(default_factory=time.monotonic)
-    agree: Callable[[Session, BlobsyncError, Project | None], None] = field(default=_refuse, repr=False)
-    words: Sequence[str] = ()
-    held: ExitStack = field(default_factory=ExitStack, repr=False)
+    # A plain class: every command loads it, and Python takes a twentieth of a short command to make a dataclass of it.
+    def __init__(self, words: Sequence[str] = ()) -> None:
+        self.cluster: str | None = None
+        self.from_cluster: str | None = None
+        self.param: str | None = None
+        self.num_gpu: int | None = None
+        self.json = False
+        self.verbose = 0
+        self.quiet = False
+        self.color: str | None = None
+        self.log_file: str | None = None
+        self.timings = False
+        self.environ: Mapping[str, str] = os.environ
+        self.display: ClosingListener = QuietListener()
+        self.listener: Listener = self.display
+        self.started: Callable[[Session], None] = lambda session: None
+        self.began = time.monotonic()
+        self.agree: Callable[[Session, BlobsyncError, Project | None], None] = _refuse
+        self.words = words
+        self.held = ExitStack()
 
     def merge(self, options: Mapping[str, Any]) -> None:
         """Options after the command override those before it.
@@ -177,7 +177,7 @@ def _from_standard_input() -> str:
     return sys.stdin.read()
 
 
-_NOT_GIVEN = {each.name: each.default for each in fields(Session)}
+_NOT_GIVEN = vars(Session())
 
 # The keywords of a declaration are Typer's.
 option, argument = typer.Option, typer.Argument

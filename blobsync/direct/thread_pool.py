@@ -178,7 +178,6 @@ class RunState:
         self._intents = intents
         self._ends = Ends(str(task.part.source), str(task.part.destination)) if intents is not None else None
         self._lock = threading.Lock()
-        # Of the bytes of its jobs.
         self.counting = threading.Lock()
         self._giving_up = CircuitBreaker()
         self._under_way: set[FileJob] = set()
@@ -290,7 +289,8 @@ class FileJob(abc.ABC):
         self.attempt = 1
         # Bytes of this attempt that the listener has heard of.
         self.counted = 0
-        self._reused = 0
+        # Bytes that are at the destination already, and do not move.
+        self.reused = 0
 
     @abc.abstractmethod
     def open(self) -> int:
@@ -353,17 +353,12 @@ class FileJob(abc.ABC):
     def count_reused(self, size: int) -> None:
         """Report bytes that are at the destination already and do not move."""
         with self.run.counting:
-            self._reused += size
+            self.reused += size
         self.run.listener.emit(BytesReused(size))
 
     def worth_another_try(self, error: BlobsyncError) -> bool:
         """Whether to move the whole file again after ``error``: a few times, if a body arrived damaged."""
         return error.code == FailureCode.CHECKSUM_MISMATCH and self.attempt < ATTEMPTS
-
-    @property
-    def reused(self) -> int:
-        """The bytes of the file that are at the destination already and do not move."""
-        return self._reused
 
     def start_over(self) -> None:
         """Begin another attempt."""
@@ -374,9 +369,9 @@ class FileJob(abc.ABC):
         """Uncount the bytes of this attempt."""
         if self.counted:
             self.run.listener.emit(BytesMoved(-self.counted))
-        if self._reused:
-            self.run.listener.emit(BytesReused(-self._reused))
-        self.counted = self._reused = 0
+        if self.reused:
+            self.run.listener.emit(BytesReused(-self.reused))
+        self.counted = self.reused = 0
 
 
 # A job, and the error that ended it.

@@ -36,6 +36,7 @@ from blobsync.transfer.engines import Moved
 
 _SHA256 = 32
 _READ_BYTES = 8 * MIB
+_NEW = Precondition(absent=True)
 
 
 class Fate(enum.Enum):
@@ -178,9 +179,6 @@ class BlockIds:
 
     def __getitem__(self, index: int) -> str:
         return b64encode(f"blobsync-{self._run}-{index:06d}".ljust(_BLOCK_ID_BYTES, ".").encode()).decode()
-
-
-_NEW = Precondition(absent=True)
 
 
 def precondition_of(action: FileAction) -> Precondition:

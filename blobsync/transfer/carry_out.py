@@ -587,7 +587,7 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], first: str)
 def _count_equal(run: _Run, ledger: Ledger, actions: Iterable[FileAction], engine: str) -> None:
     """Count those as moved that became, at the destination, what was to be moved there: another command moves the same
     files; or the service had all of a file whose answer was lost, and the next attempt found it."""
-    changed = [action for action in actions if ledger.code_of(action) is FailureCode.CHANGED_MEANWHILE]
+    changed = ledger.failed_by(actions, {FailureCode.CHANGED_MEANWHILE})
     with suppress(StorageError):
         arrived = arrived_anyway(ledger.part, changed, run.engines.stop)
         for moved in arrived:
@@ -645,7 +645,7 @@ def _record_unreported(run: _Run, ledger: Ledger, actions: Sequence[FileAction])
 
     A worker that was killed had moved them, and by now the source may be another version.
     """
-    failed = [action for action in actions if ledger.code_of(action) in _MAY_HAVE_ARRIVED]
+    failed = ledger.failed_by(actions, _MAY_HAVE_ARRIVED)
     with suppress(BlobsyncError):
         return record_unreported(ledger.part, failed, ledger.records, run.engines.stop) if failed else {}
     return {}

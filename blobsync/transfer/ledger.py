@@ -15,7 +15,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -138,10 +138,9 @@ class Ledger:
             self.verified.pop(action.path, None)
             self.failures[action.path] = failure
 
-    def code_of(self, action: FileAction) -> FailureCode | None:
-        """Why a file has failed; None if it has not."""
-        failure = self.failures.get(action.path)
-        return failure.code if failure is not None else None
+    def failed_by(self, actions: Iterable[FileAction], codes: Collection[FailureCode]) -> list[FileAction]:
+        """The files that have failed for one of these reasons."""
+        return [each for each in actions if each.path in self.failures and self.failures[each.path].code in codes]
 
     def unreported(self, actions: Iterable[FileAction]) -> list[FileAction]:
         """The files that no engine has reported."""

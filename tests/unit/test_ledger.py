@@ -182,9 +182,10 @@ def test_what_an_engine_sees_later_counts_though_it_is_no_news() -> None:
 
 def test_a_failure_stays_until_the_file_is_given_out_again() -> None:
     ours, one = books()
-    assert ours.ledger.code_of(one) is None
+    assert ours.ledger.failed_by([one], {FailureCode.STORAGE_ERROR}) == []
     ours.ledger.failed(one, FAILED)
-    assert ours.ledger.code_of(one) is FailureCode.STORAGE_ERROR
+    assert ours.ledger.failed_by([one], {FailureCode.STORAGE_ERROR}) == [one]
+    assert ours.ledger.failed_by([one], {FailureCode.CHECKSUM_MISMATCH}) == []
     assert not ours.ledger.moved([Moved(one, destination=BLOB)])
     assert (ours.ledger.failures, ours.ledger.verified) == ({"a": FAILED}, {})
     del ours.ledger.failures["a"]

@@ -351,7 +351,6 @@ class BlobHttp:
         """See :meth:`send`; ``most`` is the limit of the response's body in bytes; with 0 it is left unread."""
         failures = Failures(self._retry, self._host_state)
         while True:
-            # A host that is down, after :meth:`fail_soon`.
             if self._host_state.fails_soon and self._host_state.down >= _SHORT_OUTAGE:
                 raise self._unreachable(failures.trouble, failures.tries)
             asked, began = None, time.monotonic()
