@@ -27,7 +27,16 @@ from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.engines import Moved
-from blobsync.transfer.ledger import CollectedReceipts, Deletions, Ledger, read_receipt, upload_receipt, write_removal
+from blobsync.transfer.ledger import (
+    CollectedReceipts,
+    Deletions,
+    Ledger,
+    read_receipt,
+    remove_begun,
+    upload_receipt,
+    write_begun,
+    write_removal,
+)
 from tests.fakes.project_context import World, account, cluster
 
 MD5 = hashlib.md5(b"aaa").digest()
@@ -252,6 +261,10 @@ def test_a_receipt_of_deletions_is_on_the_disk_and_no_other_waits(world: World, 
     receipts.add([ledger], NOTHING)
     receipts.write(tmp_path, ended(plan), interrupted=False, wait=wait)
     assert waits == []
+    unsure = CollectedReceipts(Spill())
+    unsure.add([], Deletions((), [(ledger.part, plan.parts[0].actions[0])]))
+    unsure.write(tmp_path, ended(plan), interrupted=False, wait=wait)
+    assert waits.pop()
     receipts.add([], Deletions([(ledger.part, plan.parts[0].actions[0])], ()))
     removed = Deletions([("one", blob)], ())
     files = [
@@ -356,3 +369,30 @@ def test_a_receipt_goes_beside_the_data_that_it_is_about(world: World, tmp_path:
     (blob,) = store.blobs.values()
     assert (blob.info.name, blob.body, blob.info.md5) == (name, b"{}", hashlib.md5(b"{}").digest())
     assert blob.info.content_type == "application/json"
+
+
+def test_what_a_run_is_about_to_do_is_written_down_until_it_has_ended(world: World, tmp_path: Path) -> None:
+    plan, _ = planned(world)
+    near, far = LocalState(6, 1, 1, 1), RemoteState(4, "0xE", MD5)
+    actions = [
+        FileAction("new", Action.TRANSFER, Reason.NEW, 6, source=near),
+        FileAction("old", Action.TRANSFER, Reason.CHANGED_HERE, 6, source=near, destination=far),
+        FileAction("theirs", Action.ADOPT, Reason.KEEP_DESTINATION, 4, source=near, destination=far),
+        FileAction("extra", Action.DELETE, Reason.EXTRA, 4, destination=far),
+        FileAction("same", Action.UNCHANGED, Reason.SAME_RECORD, 6, source=near, destination=far),
+    ]
+    (part,) = plan.parts
+    begun = write_begun(tmp_path, replace(plan, parts=(replace(part, actions=actions),)))
+    found = read(begun)
+    here, there = {"size": 6, "md5": None, "etag": None}, {"size": 4, "md5": MD5.hex(), "etag": "0xE"}
+    assert found["interrupted"] is True
+    assert found["planned_files"] == [
+        {"path": "data/x/new", "replaced": None, "route": "upload"},
+        {"path": "data/x/old", "replaced": there, "route": "upload"},
+        {"path": "data/x/theirs", "replaced": here, "route": "download"},
+    ]
+    assert found["planned_deletions"] == [{"path": "data/x/extra", "replaced": there, "route": "upload"}]
+    remove_begun(None)
+    for _ in range(2):
+        remove_begun(begun)
+        assert not begun.exists()
