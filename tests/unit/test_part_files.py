@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import LocalFileError, PreconditionFailedError
+from blobsync.base.errors import DiskFullError, LocalFileError, PreconditionFailedError
 from blobsync.base.file_states import LocalState
 from blobsync.local.names import is_temporary
 from blobsync.local.os_errors import NotAFileError
@@ -123,6 +123,17 @@ def test_a_size_that_the_disk_has_no_room_for_is_refused_before_a_byte_moves(tmp
 def test_a_link_that_leads_in_circles_is_nothing_to_complain_of_yet(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("a")
     part(tmp_path, size=1).discard()
+
+
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    def full(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    one = part(tmp_path, disk=Disk(write=full))
+    with pytest.raises(DiskFullError, match=f"{tmp_path / 'a'}: No space left"):
+        one.write_at(0, b"x")
+    one.discard()
+    assert not names(tmp_path)
 
 
 def test_writes_that_stop_half_way_go_on_where_they_stopped(tmp_path: Path) -> None:
