@@ -29,7 +29,7 @@ class AccountFeatures:
 
     def __str__(self) -> str:
         if self == UNKNOWN:
-            return "what it keeps of deleted blobs is unknown to this credential"
+            return "what it keeps is unknown"
         days = self.soft_delete_days
         soft = "unknown" if days is None else count_text(days, "day") if days else "no"
         return (

@@ -114,4 +114,4 @@ def test_it_is_said_in_one_line() -> None:
     found = AccountFeatures(True, 1, None, False)
     assert str(found) == "versioning: yes; soft delete: 1 day; HNS: unknown; immutability: no"
     assert "soft delete: no;" in str(AccountFeatures(soft_delete_days=0))
-    assert str(AccountFeatures()) == "what it keeps of deleted blobs is unknown to this credential"
+    assert str(AccountFeatures()) == "what it keeps is unknown"
