@@ -57,6 +57,7 @@ def test_which_pairs_have_equal_content(one: FileState, other: FileState, equal:
         pytest.param(replace(LOCAL, size=11, md5=ONE), LOCAL, ONE, True, id="another size"),
         pytest.param(BLOB, BLOB, None, False, id="the version that it was"),
         pytest.param(RemoteState(10, "etag-1", None), BLOB, ONE, False, id="its ETag vouches for it"),
+        pytest.param(BLOB, RemoteState(10, "etag-1", None), None, False, id="its ETag vouches for the record"),
         pytest.param(RemoteState(10, "etag-1", TWO), BLOB, ONE, True, id="one version with two MD5s is not believed"),
         pytest.param(RemoteState(10, "etag-2", ONE), BLOB, ONE, False, id="written again, alike"),
         pytest.param(RemoteState(10, "etag-2", TWO), BLOB, ONE, True, id="written again, with other content"),
