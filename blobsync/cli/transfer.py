@@ -27,7 +27,6 @@ from blobsync.cli.session import (
     with_consent,
 )
 from blobsync.plan.transfer_options import TransferOptions, chosen_options, deletion_limits
-from blobsync.plan.wildcards import is_pattern
 
 if TYPE_CHECKING:
     # Help and completion show no plan.
@@ -73,6 +72,8 @@ class Far(NamedTuple):
             raise UsageError("-f and --source both name the source", hint="leave one out")
         if len(paths) != 1:
             raise UsageError("--source requires exactly one PATH: where the files are in the project")
+        from blobsync.plan.wildcards import is_pattern  # late: help reads no PATH
+
         if is_pattern(paths[0]):
             raise UsageError(
                 f"--source needs the name of a folder or file, and {paths[0]} is a pattern",
