@@ -199,7 +199,9 @@ def test_the_power_fails_at_each_wait_of_an_upload(
                 assert (etag, md5) in (there.get(path), known.get(path)), f"{where}: {path}"
             disk.put(tree)
             again = project.run("u", "data")
-            assert again.code == 0 and not set(again.err.split()) & {"damaged", "cannot"}, f"{where}: {again}"
+            # What this credential may not ask of its account is no trouble.
+            said = again.err.replace("this credential cannot read", "")
+            assert again.code == 0 and not set(said.split()) & {"damaged", "cannot"}, f"{where}: {again}"
             # The service checks each MD5 that it keeps.
             now, here = _blobs(container), project.data
             assert {name: md5 for name, (_, md5) in now.items()} == {
