@@ -1,4 +1,4 @@
-"""Reads the content of a path: ``cat`` reads the blob, ``diff`` compares it with the local file."""
+"""Reads the content of a path: ``cat`` reads the blob, ``diff`` compares it with the local file; what is text."""
 
 from __future__ import annotations
 

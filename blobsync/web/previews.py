@@ -1,6 +1,7 @@
 """Previews of the beginning of a file: text, a picture, or bytes. Names and content of files are not trusted.
 
-The bytes decide the kind; a blob's content type is ignored. SVG is shown as text: it can contain scripts.
+The bytes decide the kind (``project.content.text_of``: whether they are text); a blob's content type is ignored. SVG
+is shown as text: it can contain scripts.
 """
 
 from __future__ import annotations

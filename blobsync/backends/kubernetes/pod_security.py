@@ -1,4 +1,4 @@
-"""Pod Security Standards: the level of a namespace, and the fields that its strictest level requires.
+"""Pod Security Standards: the level that a namespace enforces, and the fields that a pod gets for ``restricted``.
 
 https://kubernetes.io/docs/concepts/security/pod-security-standards/,
 https://kubernetes.io/docs/concepts/security/pod-security-admission/
@@ -6,6 +6,7 @@ https://kubernetes.io/docs/concepts/security/pod-security-admission/
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,6 +69,12 @@ RESTRICTED_CONTEXT = SecurityContext.of(
         "capabilities": {"drop": ["ALL"]},
     }
 )
+
+
+def restrict(pod: dict[str, Any]) -> None:
+    """Add to the specification of a pod what level ``restricted`` requires, unless the cluster file sets it."""
+    for part, wanted in ((pod, RESTRICTED_CONTEXT.pod), (pod["containers"][0], RESTRICTED_CONTEXT.container)):
+        part["securityContext"] = {**copy.deepcopy(dict(wanted)), **part.get("securityContext", {})}
 
 
 def enforced_level(place: Place) -> str:
