@@ -77,6 +77,7 @@ class Record(NamedTuple):
 
 
 _Work = Callable[[sqlite3.Connection, int], None]
+_Write = Callable[[sqlite3.Connection], None]
 
 
 class Index:
@@ -93,7 +94,8 @@ class Index:
         self._roots: dict[tuple[str, str], int] = {}
         self._roots_of: sqlite3.Connection | None = None
         # What is to be stored with the next transaction.
-        self._waiting: list[tuple[tuple[str, str], _Work]] = []
+        self._waiting: list[_Write] = []
+        self._features: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def pair(self, source: str, remote: str) -> PairIndex:
@@ -106,18 +108,21 @@ class Index:
 
     def features(self, container: str) -> str | None:
         """What the last :meth:`remember_features` of this container stored, None if nothing did."""
+        if container in self._features:
+            return self._features[container]
         found = self._file.read(
             lambda db: db.execute("SELECT found FROM features WHERE container = ?", (container,)).fetchone()
         )
         return str(found[0]) if found else None
 
     def remember_features(self, container: str, found: str) -> None:
-        """Store what the service said of the account of this container."""
+        """Store what the service said of the account of this container, with the next transaction."""
 
         def write(db: sqlite3.Connection) -> None:
             db.execute("INSERT OR REPLACE INTO features VALUES (?, ?)", (container, found))
 
-        self._file.write(write)
+        self._features[container] = found
+        self._wait(write)
 
     def close(self) -> None:
         """Close the file; the next use opens it again."""
@@ -142,33 +147,41 @@ class Index:
 
     def write(self, key: tuple[str, str], work: _Work) -> None:
         """Do ``work`` in one transaction, behind what waits."""
-        waiting = [*self._take_waiting(), (key, work)]
-        self._file.write(lambda db: self._run(db, waiting))
+        self._store([*self._take_waiting(), lambda db: self._work(db, key, work)])
 
     def later(self, key: tuple[str, str], work: _Work) -> None:
         """Do ``work`` in the next transaction, at the end of the process at the latest."""
-        with self._lock:
-            if not self._waiting:
-                atexit.register(self.store_waiting)
-            self._waiting.append((key, work))
+        self._wait(lambda db: self._work(db, key, work))
 
     def store_waiting(self) -> None:
         """Store what waits."""
         if waiting := self._take_waiting():
-            self._file.write(lambda db: self._run(db, waiting))
+            self._store(waiting)
 
-    def _take_waiting(self) -> list[tuple[tuple[str, str], _Work]]:
+    def _wait(self, work: _Write) -> None:
+        with self._lock:
+            if not self._waiting:
+                atexit.register(self.store_waiting)
+            self._waiting.append(work)
+
+    def _take_waiting(self) -> list[_Write]:
         with self._lock:
             waiting, self._waiting = self._waiting, []
         if waiting:
             atexit.unregister(self.store_waiting)
         return waiting
 
-    def _run(self, db: sqlite3.Connection, waiting: Iterable[tuple[tuple[str, str], _Work]]) -> None:
-        for key, work in waiting:
-            root = self._root(db, key, make=True)
-            assert root is not None
-            work(db, root)
+    def _store(self, waiting: Iterable[_Write]) -> None:
+        def write(db: sqlite3.Connection) -> None:
+            for work in waiting:
+                work(db)
+
+        self._file.write(write)
+
+    def _work(self, db: sqlite3.Connection, key: tuple[str, str], work: _Work) -> None:
+        root = self._root(db, key, make=True)
+        assert root is not None
+        work(db, root)
 
     def _root(self, db: sqlite3.Connection, key: tuple[str, str], *, make: bool) -> int | None:
         if db is not self._roots_of:
