@@ -1,9 +1,6 @@
 """The observed state of a file: a local one by ``stat``, a blob by a listing.
 
 Opens regular files only, since someone may have put a pipe, a socket or a device in a file's place.
-
-Nobody changes a state. Python would not enforce it for nothing: a frozen class sets each field by a call, and several
-states are made of each file.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import stat
 from dataclasses import dataclass, field
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(frozen=True, slots=True)
 class LocalState:
     """A local file as ``stat`` shows it, in bytes and nanoseconds. ``md5`` and ``crc64`` are set only if they were
     computed, and ``blocks`` only in the process that did: the SHA-256 of each of its blocks, one after the other, from
@@ -52,7 +49,7 @@ class LocalState:
         )
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(frozen=True, slots=True)
 class RemoteState:
     """A blob as a listing shows it. ``md5`` is its Content-MD5 property, None if it has none.
 

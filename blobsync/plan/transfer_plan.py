@@ -86,8 +86,7 @@ class Action(str, enum.Enum):
     SKIP = "skip"
 
 
-# Not frozen, as the states of files: see blobsync.base.file_states.
-@dataclass(slots=True, unsafe_hash=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False)
 class FileAction:
     """The decision about a file.
 

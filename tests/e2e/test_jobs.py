@@ -611,6 +611,25 @@ def test_tasks_of_a_sweep_have_outputs_logs_and_ends_of_their_own(lab: Lab, clus
     assert not list(lab.project.root.rglob("pwned")) and lab.scratch_is_empty
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+def test_a_thousand_tasks_end_one_by_one(lab: Lab, cluster: str) -> None:
+    platform = "local" if cluster == "here" else "slurm"
+    lab.configure(cluster, platform, gpu_per_node=0, nodes=1, local={"slots": 4, "gpus": 0})
+    job_id = lab.submit(cluster, "--sweep", "n=0..999", "true")
+    board = JobContext(lab.project.root, {**os.environ, **lab.project.environ})
+
+    def has_ended() -> bool:
+        return refresh(board, [board.history.find(job_id)]).records[0].info.state.value in ("Completed", "Failed")
+
+    assert wait_until(has_ended, seconds=3000, pause=10), lab.run("q", job_id)
+    begun = time.monotonic()
+    (shown,) = lab.ask("q", job_id)["jobs"]
+    print(f"{cluster}: q ID of 1,000 tasks took {time.monotonic() - begun:.2f} s")
+    assert [(task["index"], task["exit_code"]) for task in shown["tasks"]] == [(number, 0) for number in range(1000)]
+
+
 @pytest.mark.slurm
 def test_slurms_own_array_is_a_list_of_tasks(lab: Lab) -> None:
     lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, output="per_job")

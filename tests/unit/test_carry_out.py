@@ -1428,8 +1428,10 @@ def test_a_file_that_became_a_link_is_tried_again_only_where_links_are_followed(
     file = world.root / "data/x/a"
     file.unlink()
     file.symlink_to("other")
-    found = codes(carry(world, plan, {"direct": DirectEngine}))
+    heard = Heard()
+    found = codes(carry(world, plan, {"direct": DirectEngine}, heard=heard))
     assert found == ({} if links == "follow" else {"data/x/a": FailureCode.CHANGED_WHILE_READ})
+    assert any("again" in note for note in heard.notes) == (links == "follow")
     assert world.store("eu").body("store/data/x/a") == sent
 
 

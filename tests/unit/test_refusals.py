@@ -175,7 +175,7 @@ OTHERS: Mapping[str, str] = {
     "model": "gives an error of submit its line in the file; tests/unit/test_preflight.py",
     "trusted_code": "submit and config trust-code read it; tests/unit/test_trusted_code.py",
     "trusted_docker": "local, initc and config trust-docker read it; tests/unit/test_trusted_docker.py",
-    "given_source": "--source on the command line is wrong; tests/unit/test_source_option.py",
+    "source_option": "--source on the command line is wrong; tests/unit/test_source_option.py",
 }
 # Raised on purpose in those modules, and never shown: others take their place.
 _INNER = ("RecursionError", "yaml.MarkedYAMLError")
