@@ -168,7 +168,7 @@ class DataLake(Proxy):
             return error_response(409, "PathAlreadyExists", "The specified path already exists.")
         await asyncio.to_thread(store, self._blob(path), found[0][1])
         self._deleted.remove(found[0])
-        return _done(200)
+        return _done(200, [("x-ms-resource-type", "file")])
 
     async def _write(self, link: Link, request: Request, name: str, path: str) -> bool:
         if name in _BLOCKS and path in self._by_dfs:
