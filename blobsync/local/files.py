@@ -18,7 +18,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -395,8 +395,14 @@ def _open_folder(folder: int, part: str, mode: int) -> int:
         return os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
 
 
-# File systems write what several threads wait for together: 1,000 files of 64 KiB on ext4 take 0.1 s, one by one 3.4 s.
-_WAITING = 16
+# File systems write what is waited for together: 1,000 files of 64 KiB on ext4 take 0.1 s, one by one 3.4 s. All files
+# of a list are open and being written before the first is waited for: a third of the CPU time of single ones.
+_WAITING = 8
+_LIST = 16
+# So much of each file: what is on the disk already may leave the cache.
+_BEGINNING = 1 << 20
+# macOS cannot.
+_CAN_BEGIN = hasattr(os, "posix_fadvise")
 # macOS has no other.
 _DATA_TO_DISK: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
@@ -409,24 +415,35 @@ def wait_for_disk(files: Collection[str]) -> dict[str, OSError]:
 
     Returns the errors of those of which that is not certain. A missing file is none of them.
     """
-    errors = side_by_side(_wait_for_one, files, _WAITING)
-    return {file: error for file, error in zip(files, errors, strict=True) if error is not None}
+    names = list(files)
+    lists = [names[at : at + _LIST] for at in range(0, len(names), _LIST)]
+    return {file: error for found in side_by_side(_wait_for_each, lists, _WAITING) for file, error in found}
 
 
-def _wait_for_one(file: str) -> OSError | None:
-    try:
-        fd = os.open(file, _READ)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        return error
-    try:
-        _DATA_TO_DISK(fd)
-    except OSError as error:
-        return error
-    finally:
-        os.close(fd)
-    return None
+def _wait_for_each(files: Sequence[str]) -> list[tuple[str, OSError]]:
+    errors: list[tuple[str, OSError]] = []
+    opened: list[tuple[str, int]] = []
+    for file in files:
+        try:
+            fd = os.open(file, _READ)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            errors.append((file, error))
+            continue
+        opened.append((file, fd))
+        if _CAN_BEGIN:
+            with suppress(OSError):
+                # Begins to write, and does not wait.
+                os.posix_fadvise(fd, 0, _BEGINNING, os.POSIX_FADV_DONTNEED)
+    for file, fd in opened:
+        try:
+            _DATA_TO_DISK(fd)
+        except OSError as error:
+            errors.append((file, error))
+        finally:
+            os.close(fd)
+    return errors
 
 
 _READ_BYTES = 1 << 20
