@@ -846,9 +846,11 @@ class Project:
             )
 
     def _writing_jobs(self, since: float) -> Sequence[WritingJob]:
+        if not (jobs := self.state.jobs_file).exists():
+            return ()
         from blobsync.project.job_writes import writing_jobs
 
-        return writing_jobs(self.root, self.environ, self.state.jobs_file, since)
+        return writing_jobs(self.root, self.environ, jobs, since)
 
     def folder(
         self, path: PathName, *, fresh: bool = False, on_progress: OnProgress | None = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import BlobLocation
 from blobsync.jobs.history import History
-from blobsync.jobs.outputs import OutputPlace, output_places
+from blobsync.jobspec.output_places import OutputPlace, output_places
 from blobsync.jobspec.spec import JobSpec, State
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ class WritingJob(NamedTuple):
 def writing_jobs(root: Path, environ: Mapping[str, str], file: Path, since: float) -> Sequence[WritingJob]:
     """The jobs of the history in ``file`` that may have written after that time; of those on this machine as they are
     now, of others as they were last seen. Raises ``JobError`` if the file cannot be used."""
-    if not file.exists():
-        return ()
     records = [record for record in History(file).alive_after(since) if _places(record.spec)]
     local = [record for record in records if record.backend == "local" and not record.state.is_final]
     known = {record.run_id: record for record in _as_of_now(root, environ, local)}

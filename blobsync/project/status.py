@@ -10,7 +10,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blobsync.base.background_calls import Ahead
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, FileFailure, NothingMatchedError
@@ -31,10 +31,12 @@ from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request
 from blobsync.plan.transfer_plan import Action, Route, Shape, batches_of
 from blobsync.plan.transfer_result import TransferResult
-from blobsync.project.job_writes import WritingJob
 from blobsync.project.verify import both_sides, classify
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobStore
+
+if TYPE_CHECKING:
+    from blobsync.project.job_writes import WritingJob
 
 # Class of `verify` -> what is to be done.
 _UPLOAD = ("local_only", "changed_here")

@@ -72,6 +72,7 @@ def test_light_commands_import_nothing_heavy(
         (("--help",), ("blobsync.plan.transfer_plan", "blobsync.project", "blobsync.jobs")),
         (("u", "--help"), ("blobsync.plan.transfer_plan", "blobsync.cli.reports", "blobsync.store", "json")),
         (("ls",), ("blobsync.plan.planner", "blobsync.project.transfer_history", "blobsync.transfer")),
+        (("status",), ("blobsync.jobs", "blobsync.jobspec", "blobsync.backends")),
         (
             ("q",),
             (
