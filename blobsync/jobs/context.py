@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.backends import create_backend
-from blobsync.backends.local.run_files import remove_dead_secrets
 from blobsync.backends.protocol import Backend, Surroundings
 from blobsync.base.errors import BackendUnavailableError, JobNotFoundError
 from blobsync.base.process import ProcessRunner
@@ -47,7 +46,10 @@ class JobContext:
         self.current = current
         self.state = open_state_dir(root, environ, note)
         self.history = History(self.state.jobs_file)
-        remove_dead_secrets(self.state.root / "jobs")
+        if any((jobs := self.state.root / "jobs").glob("*/secrets.json")):
+            from blobsync.backends.local.run_files import remove_dead_secrets  # late: no local job runs
+
+            remove_dead_secrets(jobs)
         self.process = process or ProcessRunner()
         self.note = note
         self.sleep = sleep

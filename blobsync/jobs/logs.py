@@ -15,16 +15,19 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from blobsync.backends.protocol import Backend, TaskLogging
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, UnsafeNameError
+from blobsync.base.lazy_regexes import pattern
 from blobsync.jobs.failure_causes import FoundCause, log_lines, read_causes, summarise
 from blobsync.jobspec.spec import JobRef, LogFile, LogMirror
-from blobsync.local.files import GrowingFile, LocalFolder
 from blobsync.local.names import RelativeName, relative_name
 from blobsync.local.os_errors import NotAFileError
-from blobsync.store.protocol import BlobStore
+
+if TYPE_CHECKING:
+    from blobsync.local.files import GrowingFile, LocalFolder
+    from blobsync.store.protocol import BlobStore
 
 # More is fetched in several rounds (bytes).
 _CHUNK = 8 * 1024 * 1024
@@ -32,20 +35,20 @@ _CHUNK = 8 * 1024 * 1024
 _COMPARED = 4096
 
 # Allowed names of logs: no part is hidden, and no character controls a terminal.
-_LOG_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_ .+@=,-]*/)*[A-Za-z0-9_][A-Za-z0-9_ .+@=,-]*")
+_LOG_NAME = pattern(r"(?:[A-Za-z0-9_][A-Za-z0-9_ .+@=,-]*/)*[A-Za-z0-9_][A-Za-z0-9_ .+@=,-]*")
 
 # On Slurm: what srun, mpirun and the batch script say themselves, and what a node said that was not made ready.
 _LAUNCHER_LOG, _PREPARE_LOG = "system_logs/batch.txt", "system_logs/prepare.txt"
 
 # The logs of users' programs: Azure ML's and our names, and those of Azure ML before 2021.
-_RANK_LOG = re.compile(
+_RANK_LOG = pattern(
     r"(?:task_(?P<task>\d+)/)?(?:attempt_(?P<attempt>\d{1,6})/)?"
     r"(?:user_logs/std_log(?:_process_(?P<a>\d+))?(?:_ps)?(?:\.from_byte_\d{1,15})?\.txt"
     r"|azureml-logs/70_driver_log(?:_(?P<b>\d+))?\.txt|azureml-logs/00_stdout\.txt|azureml-logs/ps-(?P<c>\d+)_stdout\.txt)"
 )
 
 # The rest of a log after a part that is lost.
-_PIECE = re.compile(r"\.from_byte_(\d{1,15})\.txt$")
+_PIECE = pattern(r"\.from_byte_(\d{1,15})\.txt$")
 
 
 class IncompleteLogError(JobError):
@@ -293,8 +296,11 @@ class _Copies:
                     path=error.path,
                 )
                 continue
-            # Made when there is something to write.
-            self._folder = self._folder or LocalFolder(self._path, self._boundary, private=True)
+            if self._folder is None:
+                # Made when there is something to write.
+                from blobsync.local.files import LocalFolder  # late: a list of jobs fetches no logs
+
+                self._folder = LocalFolder(self._path, self._boundary, private=True)
             try:
                 if not _continue(source, log, self._folder, name):
                     self.lacking.setdefault(name, (source, log))
@@ -419,11 +425,9 @@ PIECE_BYTES = 1 << 18
 MOST_FOUND = 500
 
 # Colours, cursor movements, titles, and whatever else a terminal would take for a command.
-_ESCAPE = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
-)
+_ESCAPE = pattern(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])")
 # Control characters, and those that change the direction of text.
-UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+UNSEEN = pattern(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class LogPiece(NamedTuple):

@@ -34,9 +34,9 @@ from blobsync.config.mapping import Resolution, is_below, resolve
 from blobsync.config.model import DEFAULT_CLUSTER, Cluster, StorageAccount
 from blobsync.config.trusted_links import load_trusted_links
 from blobsync.jobs.context import JobContext
+from blobsync.jobs.output_places import OutputPlace, output_places
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.node_sas import known_accounts
-from blobsync.jobspec.output_places import OutputPlace, output_places
 from blobsync.jobspec.spec import FolderLink
 from blobsync.local.files import LocalFolder, SourceFile, WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.names import local_problem, relative_name

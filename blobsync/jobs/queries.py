@@ -40,10 +40,8 @@ from blobsync.jobs.logs import (
     rank_of,
     task_of,
 )
-from blobsync.jobs.node_use import said_at_end
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.recorded_cluster import home_of
-from blobsync.jobs.shared_records import SharedList, find_shared, newest_shared
 from blobsync.jobs.state_notes import StateNotes
 from blobsync.jobs.states import JobList, demand_task, recent, refresh
 from blobsync.jobspec.spec import SERVICES, JobRef, JobSpec, LogMirror, State, run_name, submission_time
@@ -299,6 +297,8 @@ class JobQueries:
         if record.tasks and task is None:
             task = record.tasks[0].number
         fetched = self._fetch_logs(record, _alone(task))
+        from blobsync.jobs.node_use import said_at_end  # late: a list of jobs reads no logs
+
         if not record.state.is_final and said_at_end(fetched):
             record = self.refresh([record])[0]
         name = fetched.leading if rank is None else fetched.of_rank(rank)
@@ -437,6 +437,8 @@ class JobQueries:
             home, submitted = home_of(cluster, context.environ), submission_time(spec.run_id)
             spec = replace(spec, options={**spec.options, "recalled": True})
             return context.history.add(spec, ref, cluster.platform, home=home, submitted=submitted)
+        from blobsync.jobs.shared_records import SharedList, find_shared  # late: most jobs are in the history
+
         shared = find_shared(context, suffix) if len(suffix) >= _RECALL_CHARS else SharedList(())
         if len(shared.records) > 1:
             raise _ambiguous(suffix, [one.run_id for one in shared.records])
@@ -567,6 +569,8 @@ def _with_shared(
     context: JobContext, found: JobList, states: Collection[State], limit: int | None, cluster: str | None
 ) -> JobList:
     """The list with the newest jobs of other users and machines."""
+    from blobsync.jobs.shared_records import newest_shared  # late: it is seldom asked for
+
     listed = _experiment_cluster(context, cluster)
     shared = newest_shared(context, limit or DEFAULT_LIMIT, cluster, listed.name if listed else "")
     others = (one for one in shared.records if not states or one.state in states)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.base.errors import BackendUnavailableError, ConfigError
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.redaction import is_secret_name
 from blobsync.config.loader import load_workspace, reload_cluster
@@ -20,9 +21,7 @@ from blobsync.config.model import Cluster, Written
 from blobsync.jobspec.spec import SERVICES
 
 # Values that hold a credential, whatever their key is called.
-_SECRET_VALUE = re.compile(
-    r"(?:\bsig|\w(?:KEY|SIGNATURE)|TOKEN|SECRET|PASSWORD|PASSWD|\bSAS)\s*(?:=|%3D)", re.IGNORECASE
-)
+_SECRET_VALUE = pattern(r"(?:\bsig|\w(?:KEY|SIGNATURE)|TOKEN|SECRET|PASSWORD|PASSWD|\bSAS)\s*(?:=|%3D)", re.IGNORECASE)
 # Variables are in the specification, secret ones by name.
 _NOT_KEPT = "env"
 # Keys that look like secrets but are not.

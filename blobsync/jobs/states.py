@@ -23,13 +23,8 @@ from blobsync.backends.protocol import (
 )
 from blobsync.base.errors import BlobsyncError, JobError, JobNotFoundError, UsageError
 from blobsync.jobs.context import JobContext, demand_own
-from blobsync.jobs.detached import end_told
-from blobsync.jobs.notify import tell_of_end
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobs.shared_records import share
-from blobsync.jobspec.node_sas import grant
 from blobsync.jobspec.spec import RunInfo, State
-from blobsync.store.sas import sas_minter
 
 # A job whose submission was interrupted, and which its cluster does not know.
 INTERRUPTED = "its submission was interrupted, and the cluster does not show it"
@@ -91,20 +86,37 @@ def refresh(context: JobContext, records: Sequence[JobRecord]) -> JobList:
             problems.append(_not_confirmed(group[0], error))
             continue
         for record, info in zip(group, infos, strict=True):
-            now = fresh[record.run_id] = context.history.update(record, end_told(context, record, info))
-            if now.has_just_ended:
-                tell_of_end(context, now)
+            fresh[record.run_id] = _recorded(context, record, info)
         problems += [problem for record in group if (problem := _renewed(context, record, backend))]
         answered |= {_place_of(record) for record in group}
     problems += _remove_secrets(context, answered)
-    share(context, list(fresh.values()))
+    if fresh:
+        from blobsync.jobs.shared_records import share  # late: most projects have no jobs
+
+        share(context, list(fresh.values()))
     return JobList(tuple(_as_known(fresh[record.run_id]) for record in records), tuple(dict.fromkeys(problems)))
+
+
+def _recorded(context: JobContext, record: JobRecord, info: RunInfo) -> JobRecord:
+    if record.spec.spread is not None:
+        from blobsync.jobs.detached import end_told  # late: few jobs are transfers
+
+        info = end_told(context, record, info)
+    now = context.history.update(record, info)
+    if now.has_just_ended:
+        from blobsync.jobs.notify import tell_of_end  # late: a job ends once
+
+        tell_of_end(context, now)
+    return now
 
 
 def _renewed(context: JobContext, record: JobRecord, backend: Backend[Any]) -> str:
     """Give new SAS to a job whose SAS expire soon; returns why that failed, or an empty text."""
     if not isinstance(backend, Renewing) or not backend.is_lapsing(record.ref):
         return ""
+    from blobsync.jobspec.node_sas import grant  # late: SAS last for days
+    from blobsync.store.sas import sas_minter
+
     try:
         cluster = context.cluster_of(record)
         _, secrets, _ = grant(record.spec, [cluster], sas_minter(cluster, context.environ))

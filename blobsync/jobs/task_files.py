@@ -14,9 +14,9 @@ from blobsync.base.errors import BlobsyncError, JobError, UsageError
 from blobsync.base.file_states import regular_only
 from blobsync.base.plain_json import parse_json
 from blobsync.jobs.context import JobContext
+from blobsync.jobs.output_places import output_places
 from blobsync.jobs.outputs import account_of
 from blobsync.jobs.record import JobRecord
-from blobsync.jobspec.output_places import output_places
 from blobsync.keep.checkpoint_sets import best_field, value_at
 from blobsync.local.names import relative_name
 from blobsync.store.protocol import BlobStore

@@ -5,11 +5,11 @@ From ``--elastic MIN:MAX``, or ``min_nodes`` and ``max_nodes`` of the cluster fi
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from blobsync.base.errors import ConfigError, UsageError
+from blobsync.base.lazy_regexes import pattern
 from blobsync.jobspec.spec import JobSpec, State
 
 # The most nodes of a cluster in Slurm.
@@ -17,7 +17,7 @@ MOST_NODES = 65_536
 
 # Platforms where jobs cannot change their number of nodes.
 FIXED_SIZE = frozenset({"aml"})
-_PAIR = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
+_PAIR = pattern(r"([0-9]{1,9}):([0-9]{1,9})")
 _EXAMPLE = "blobsync submit --elastic 1:4 -- torchrun train.py"
 
 

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, TypedDict
 
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.redaction import redact
 from blobsync.config.model import AML_PLATFORMS, CheckpointRule
@@ -36,7 +37,7 @@ JOB_CODE = "job_code"
 FIRST_MASTER_PORT, MASTER_PORTS = 20_000, 20_000
 
 # https://learn.microsoft.com/azure/machine-learning/how-to-read-write-data-v2
-_PLACEHOLDER = re.compile(r"\$\{\{\s*(\w+\.\w+)\s*\}\}")
+_PLACEHOLDER = pattern(r"\$\{\{\s*(\w+\.\w+)\s*\}\}")
 # The option that names the folder with one of the job's own, named like its id; the variable with its path on a node.
 OWN_OUTPUT, OUTPUT_VARIABLE = "own_output", "BLOBSYNC_OUTPUT"
 
@@ -55,10 +56,10 @@ SERVICES = AML_PLATFORMS
 
 
 # Characters of ids that every service allows: no option, no path, nothing special in a shell or a URL.
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+RUN_ID = pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = pattern(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def is_variable_name(name: str) -> bool:
@@ -67,7 +68,7 @@ def is_variable_name(name: str) -> bool:
 
 
 # Each task of a Slurm array has a lineage of its own.
-_TASK = re.compile(r"(.+)_task_[0-9]+")
+_TASK = pattern(r"(.+)_task_[0-9]+")
 
 
 def lineage_of_job(lineage: str) -> str:

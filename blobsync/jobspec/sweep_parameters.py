@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from blobsync.base.errors import UsageError
+from blobsync.base.lazy_regexes import pattern
 from blobsync.jobspec.spec import PARAMETER_VARIABLE, TASK_VARIABLE, JobSpec, TaskArray
 
-_PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_PLACEHOLDER = pattern(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # Here-documents, arithmetic and back-quotes, in which a shell expands a quoted value once more.
-_READ_TWICE = re.compile(r"<<|\(\(|\[\[|\$\[|\$'|`")
+_READ_TWICE = pattern(r"<<|\(\(|\[\[|\$\[|\$'|`")
 # Parts of a shell line: what is quoted or inside of ${...}, a comment, a quote without its end, a placeholder.
-_PARTS = re.compile(
+_PARTS = pattern(
     r"""(?P<quoted>'[^']*'|"(?:\\.|[^"\\])*"|\$\{[^}]*\})
     |(?P<open>['"])
     |(?P<comment>(?:^|(?<=[\s;&|()]))\#[^\n]*)

@@ -10,10 +10,11 @@ import os
 import re
 from collections.abc import Callable
 
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import LocalLocation
 from blobsync.store.open_locations import OpenLocation
 
-_MAGIC = re.compile(r"[*?\[]")
+_MAGIC = pattern(r"[*?\[]")
 ABOUT_PATTERNS = "* matches any characters within a name, ? matches one, [ab] for one of these"
 
 

@@ -42,7 +42,6 @@ from blobsync.plan.progress import WORKING, Progress, ProgressCounter, RatePoint
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan
 from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import Connections
-from blobsync.transfer import ledger
 
 RUNNING = "running"
 KILLED = "killed"
@@ -389,7 +388,9 @@ class LogBook:
 
     def receipt(self, entry: TransferEntry) -> Mapping[str, Any] | None:
         """See ``Project.receipt``."""
-        return ledger.read_receipt(self._state.folder("receipts"), entry.receipt) if entry.receipt else None
+        from blobsync.transfer.ledger import read_receipt  # late: what runs has none yet
+
+        return read_receipt(self._state.folder("receipts"), entry.receipt) if entry.receipt else None
 
 
 def failures_in(receipt: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -488,6 +489,8 @@ def upload_receipts(result: TransferResult, connections: Connections, note: Call
     """Upload the receipt beside the data, if ``--receipt`` was given."""
     if not result.plan.options.receipt or result.receipt is None:
         return
+    from blobsync.transfer.ledger import upload_receipt
+
     for part in result.plan.parts:
         if isinstance(part.destination, BlobLocation):
-            note(f"receipt: {ledger.upload_receipt(result.receipt, connections.open(part.destination))}")
+            note(f"receipt: {upload_receipt(result.receipt, connections.open(part.destination))}")

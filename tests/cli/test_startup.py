@@ -72,11 +72,12 @@ def test_light_commands_import_nothing_heavy(
         (("--help",), ("blobsync.plan.transfer_plan", "blobsync.project", "blobsync.jobs")),
         (("u", "--help"), ("blobsync.plan.transfer_plan", "blobsync.cli.reports", "blobsync.store", "json")),
         (("ls",), ("blobsync.plan.planner", "blobsync.project.transfer_history", "blobsync.transfer")),
-        (("status",), ("blobsync.jobs", "blobsync.jobspec", "blobsync.backends")),
+        (("status",), ("blobsync.jobs", "blobsync.jobspec", "blobsync.backends", "blobsync.transfer.ledger")),
         (
             ("q",),
             (
                 *("blobsync.project.api", "blobsync.plan.transfer_plan", "blobsync.jobs.submit"),
+                *("blobsync.jobs.shared_records", "blobsync.local.files", "blobsync.spread", "zipfile"),
                 *("blobsync.store.connect", "xml.etree.ElementTree"),
             ),
         ),

@@ -17,10 +17,10 @@ from blobsync.base.errors import ConfigError, JobError, NothingMatchedError, Usa
 from blobsync.base.redaction import Secret
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.context import JobContext
+from blobsync.jobs.output_places import OutputPlace, output_places
 from blobsync.jobs.outputs import copy_outputs, demand_mapped, list_outputs
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.make_spec import SubmitRequest, describe
-from blobsync.jobspec.output_places import OutputPlace, output_places
 from blobsync.jobspec.spec import FolderLink, JobRef, JobSpec, RunInfo, State
 from tests.fakes.jobs import make_spec
 from tests.fakes.store import MemoryStore

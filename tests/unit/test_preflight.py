@@ -198,6 +198,7 @@ ELSEWHERE: Mapping[str, str] = {
     "jobs.shared_records": "a job of somebody else is submitted again",
     "jobs.states": "a job that runs is stopped",
     "jobs.outputs": "a job has ended",
+    "jobs.output_places": "a job has ended",
     "jobs.logs": "a job that is known",
     "jobs.queries": "a job that is known",
     "backends.ssh_arguments": "tunnels come after the job",

@@ -6,14 +6,14 @@ output folder that all jobs share.
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 
 from blobsync.base.errors import UsageError
+from blobsync.base.lazy_regexes import pattern
 from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec
 
-_RUN = re.compile(r"\$\{?BLOBSYNC_RUN_ID\}?")
+_RUN = pattern(r"\$\{?BLOBSYNC_RUN_ID\}?")
 
 
 @dataclass(frozen=True, slots=True)
