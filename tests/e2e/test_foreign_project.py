@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.world import Project
+from tests.e2e.world import AS_INSTALLED, Project
 
 pytestmark = [
     pytest.mark.e2e,
@@ -109,7 +109,8 @@ def in_the_open() -> Iterator[Project]:
 def test_another_user_uses_their_own_project_and_not_that_of_root(in_the_open: Project) -> None:
     if not shutil.which("setpriv"):
         pytest.skip("needs setpriv (util-linux)")
-    in_the_open.before = ("setpriv", f"--reuid={STRANGER}", "--clear-groups")
+    # Afresh: where this checkout is closed to them, nothing can be forked for them.
+    in_the_open.before = (*AS_INSTALLED, "setpriv", f"--reuid={STRANGER}", "--clear-groups")
     version = in_the_open.run("--version")
     if version.code:
         pytest.skip(f"another user cannot run this checkout: {version.err}")

@@ -62,7 +62,7 @@ def _clone(folder: Path, user: int, name: str, container: Container) -> Project:
         "platform": "local",
         "output": "per_job",
         "env": {"LEVEL": f"of-{name}"},
-        "runtime": {"python": sys.executable, "scratch": str(folder / name / "scratch")},
+        "runtime": {"python": sys.executable, "scratch": str(folder / name / "scratch"), "sync_seconds": 1},
         "config_param": {
             "code_path": {**here, "path": "mine/code.zip"},
             "output_folder": {**here, "path": "mine/output", "mode": "upload"},

@@ -309,14 +309,15 @@ class Project:
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start blobsync in a session of its own; the caller waits for it.
 
-        With something ``before`` it, or another Python, linker or locale, the installed program; else a fork.
+        With something ``before`` it that is not setpriv, or another Python, linker or locale, the installed program;
+        else a fork.
         """
-        argv = [*self.before, blobsync_command(), *words]
+        command = [blobsync_command(), *words]
         environ = {**os.environ, **self.environ}
-        if not self.before and can_fork(environ):
-            return Forked(argv, folder=self.root, environ=environ)
+        if can_fork(environ, self.before):
+            return Forked(command, folder=self.root, environ=environ, before=self.before)
         return subprocess.Popen(
-            argv,
+            [*self.before, *command],
             cwd=self.root,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

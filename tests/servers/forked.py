@@ -27,14 +27,14 @@ _LOCK = threading.Lock()
 
 
 class _Server:
-    """The process that forks for the process ``owner``."""
+    """The process that forks for the process ``owner``; ``before`` it stands who runs it, a command of setpriv."""
 
-    def __init__(self, owner: int) -> None:
+    def __init__(self, owner: int, before: tuple[str, ...]) -> None:
         self._owner = owner
         self.settled = _settled(os.environ)
         self._lock = threading.Lock()
         self._channel, theirs = socket.socketpair()
-        words = [sys.executable, fork_server.__file__, str(theirs.fileno())]
+        words = [*before, sys.executable, fork_server.__file__, str(theirs.fileno())]
         # As what it starts: of pipes, since Python's streams depend on what they are; and nothing is written to them.
         self._process = subprocess.Popen(
             words,
@@ -65,19 +65,21 @@ class _Server:
 _server_of = cache(_Server)
 
 
-def _server() -> _Server:
+def _server(before: tuple[str, ...] = ()) -> _Server:
     """One for each process of pytest: forks of it, in which mutants are tried, share none."""
-    return _server_of(os.getpid())
+    return _server_of(os.getpid(), before)
 
 
 def _settled(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name.startswith(_SETTLED)}
 
 
-def can_fork(environ: Mapping[str, str]) -> bool:
-    """Whether a fork is like a fresh start in this environment."""
+def can_fork(environ: Mapping[str, str], before: tuple[str, ...] = ()) -> bool:
+    """Whether a fork is like a fresh start in this environment, with these words before it."""
+    if not hasattr(os, "pidfd_open") or (before and before[0] != "setpriv"):
+        return False
     with _LOCK:
-        return hasattr(os, "pidfd_open") and _settled(environ) == _server().settled
+        return _settled(environ) == _server(before).settled
 
 
 def _ends(stream: int, number: int, closing: ExitStack) -> tuple[int, int | None]:
@@ -98,7 +100,8 @@ class Forked(subprocess.Popen[str]):
     others are given.
 
     A process of its own with its number, exit code and signals; only ``/proc/PID/cmdline``, ``/proc/PID/environ`` and
-    the number of its parent are those of the server. ``module``: what ``python -m`` runs, instead of the command.
+    the number of its parent are those of the server. ``module``: what ``python -m`` runs, instead of the command;
+    ``before``: setpriv and its options, as which user and with which rights.
     """
 
     def __init__(
@@ -108,10 +111,12 @@ class Forked(subprocess.Popen[str]):
         folder: str | Path,
         environ: Mapping[str, str],
         module: str = "",
+        before: tuple[str, ...] = (),
         stdin: int = DEVNULL,
         stdout: int = PIPE,
         stderr: int = PIPE,
     ) -> None:
+        self._server = _server(before)
         # What Popen's destructor asks for.
         self.returncode: int | None = None
         self._child_created = False
@@ -119,7 +124,7 @@ class Forked(subprocess.Popen[str]):
         order = {"argv": self.args, "folder": str(folder), "environ": dict(environ), "module": module}
         with ExitStack() as closing:
             ends = [_ends(stream, number, closing) for number, stream in enumerate((stdin, stdout, stderr))]
-            self.pid = _server().ask(order, [theirs for theirs, _ in ends])
+            self.pid = self._server.ask(order, [theirs for theirs, _ in ends])
         self._pidfd = os.pidfd_open(self.pid)
         self.stdin, self.stdout, self.stderr = (
             None if ours is None else os.fdopen(ours, mode, encoding="utf-8")
@@ -140,7 +145,7 @@ class Forked(subprocess.Popen[str]):
                 ended.register(self._pidfd, select.POLLIN)
                 if not ended.poll(None if timeout is None else max(0.0, timeout) * 1000):
                     raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-                self.returncode = _server().ask({"ended": self.pid})
+                self.returncode = self._server.ask({"ended": self.pid})
                 os.close(self._pidfd)
             return self.returncode
 
