@@ -255,8 +255,8 @@ class Tunnelling(Protocol):
 class Renewing(Protocol):
     """A backend that can renew the secrets of a running job, which may outlive its SAS."""
 
-    def is_lapsing(self, ref: JobRef) -> bool:
-        """Whether half of the lifetime of its SAS has passed, by the latest :meth:`Backend.get`."""
+    def granted_at(self, ref: JobRef) -> float:
+        """When it got its SAS, by the latest :meth:`Backend.get` (seconds since 1970); 0 if that is not known."""
         ...
 
     def renew(self, ref: JobRef, secrets: Secrets) -> None:

@@ -112,11 +112,13 @@ def _recorded(context: JobContext, record: JobRecord, info: RunInfo) -> JobRecor
 
 def _renewed(context: JobContext, record: JobRecord, backend: Backend[Any]) -> str:
     """Give new SAS to a job whose SAS expire soon; returns why that failed, or an empty text."""
-    if not isinstance(backend, Renewing) or not backend.is_lapsing(record.ref):
+    if not isinstance(backend, Renewing):
         return ""
-    from blobsync.jobspec.node_sas import grant  # late: SAS last for days
+    from blobsync.jobspec.node_sas import grant, is_lapsing  # late: only Kubernetes needs it
     from blobsync.store.sas import sas_minter
 
+    if not is_lapsing(backend.granted_at(record.ref), time.time()):
+        return ""
     try:
         cluster = context.cluster_of(record)
         _, secrets, _ = grant(record.spec, [cluster], sas_minter(cluster, context.environ))

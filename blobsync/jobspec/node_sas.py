@@ -1,4 +1,4 @@
-"""The containers that a job's nodes need, with the rights of each SAS."""
+"""The SAS of a job's nodes: for which containers, with which rights, and when a running job gets new ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobspec.spec import SERVICES, JobSpec, Secrets
 from blobsync.store.sas import JOB_FOLDER, JOB_LOGS, JOB_SECONDS, READ_FOLDER, ROTATED_FOLDER, SasForAccount
 from blobsync.store.sas_token import ordered_rights
+
+
+def is_lapsing(granted: float, now: float) -> bool:
+    """Whether half of the lifetime of a job's SAS of that time has passed; False for 0, which is unknown."""
+    return bool(granted) and now - granted > JOB_SECONDS / 2
 
 
 def rights_needed(spec: JobSpec) -> Mapping[str, str]:

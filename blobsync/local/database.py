@@ -1,4 +1,4 @@
-"""One way to keep records in a SQLite file of ours: open it, bring it up to date, lock it, and say if it is damaged.
+"""A SQLite file of ours: opened, brought up to date, locked; a damaged one is an error, or begins anew if expendable.
 
 A :class:`Database` is kept: if it cannot be used, that is an error, and no version but its own changes it. An
 :class:`ExpendableDatabase` only saves work: it never raises, and a damaged or unknown file starts anew. Whose files

@@ -1,4 +1,4 @@
-"""The databases in a project's state folder, by what their loss costs, with the tables of each.
+"""The tables of the databases in a project's state folder; ``database`` says what happens to a damaged one.
 
 ``jobs.sqlite`` has the jobs and the transfers: nothing else knows them. ``index.sqlite`` saves comparing files by their
 content (``index``). ``unfinished.sqlite`` has what runs, and how far what was interrupted had come: it may be lost. The

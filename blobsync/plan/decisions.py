@@ -31,7 +31,6 @@ Clocks are never compared.
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import itertools
 import shlex
@@ -39,17 +38,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import NamedTuple
 
 from blobsync.base.errors import FailureCode, FileFailure, UnsafeNamesError
-from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.file_states import FileState
 from blobsync.base.formatting import count_text
-from blobsync.base.lazy_regexes import pattern
 from blobsync.base.plan_reasons import Reason
-from blobsync.local.names import MAX_PART_BYTES, shape_clashes
+from blobsync.local.names import shape_clashes
 from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill, Spool
+from blobsync.plan.names_aside import NAME_ASIDE, beside, sibling, with_free_name
 from blobsync.plan.pairing import Pair, changes_since_verified, equal_content, is_as_recorded, source_is_near
 from blobsync.plan.transfer_options import NO_LIMIT, Keep, TransferOptions
 from blobsync.plan.transfer_plan import PACKED_ACTION, Action, FileAction, Route, actions_of
@@ -164,26 +162,6 @@ def _other(side: str) -> str:
     return "local" if side == "remote" else "remote"
 
 
-def beside(path: str, side: str, state: FileState, turn: int = 0) -> str:
-    """The name (without folder) for the second of two versions: ``a.jpg`` -> ``a.remote-1f2e3d4c.jpg``.
-
-    The eight digits come from the version itself, so that the same command again finds it already there; ``turn``
-    gives another name if that one is taken.
-    """
-    stamp = f"{state.size}:{state.mtime_ns}" if isinstance(state, LocalState) else f"{state.size}:{state.etag}"
-    digits = hashlib.sha256(f"{stamp}:{turn}".encode() if turn else stamp.encode()).hexdigest()[:8]
-    name = PurePosixPath(path)
-    mark = f".{side}-{digits}"
-    stem, suffix = name.stem, name.suffix
-    if len(suffix.encode()) > MAX_PART_BYTES // 2:
-        stem, suffix = name.name, ""
-    room = MAX_PART_BYTES - len((mark + suffix).encode())
-    return stem.encode()[:room].decode(errors="ignore") + mark + suffix
-
-
-_BESIDE = pattern(r"\.(local|remote)-[0-9a-f]{8}(\.[^/]*)?$")
-
-
 class Decisions:
     """The decisions about the files of one part in the order of their paths: in memory while there are few, else on
     the disk. ``shown`` is the part as a user would type it; ``most`` of them stay in memory. ``settlements`` resolve
@@ -214,7 +192,7 @@ class Decisions:
         for pair in pairs:
             if pair.source is None and pair.destination is not None:
                 self.extras.append(pair.path)
-            if keeps_both and _BESIDE.search(pair.path):
+            if keeps_both and NAME_ASIDE.search(pair.path):
                 self._asides[pair.path] = pair
             action = decide(pair, route, options, both_ends=both_ends, shown=shown)
             if action is not None and action.action is Action.CONFLICT:
@@ -251,7 +229,7 @@ class Decisions:
         actions: Iterator[FileAction] = (row[1] for row in self._actions)
         if not self._asides:
             return actions
-        return (_with_free_name(action, self._route, self._asides) for action in actions)
+        return (with_free_name(action, self._route, self._asides) for action in actions)
 
     def _once_each(self, actions: Iterator[FileAction]) -> Iterator[FileAction]:
         """Refuse a name that occurs twice.
@@ -284,33 +262,6 @@ def decide_all(
     """
     found = Decisions(pairs, route, options, IN_MEMORY, both_ends=both_ends, shown=shown, most=IN_MEMORY.most)
     return tuple(found), list(found.extras)
-
-
-def sibling(path: str, name: str) -> str:
-    """``name`` in the folder of ``path``."""
-    folder = path.rpartition("/")[0]
-    return f"{folder}/{name}" if folder else name
-
-
-def _with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair]) -> FileAction:
-    """Give the copy aside a name that is free at both ends, or that may have the right content at the destination:
-    without an MD5, the transfer reads it."""
-    if action.aside is None:
-        return action
-    version = action.destination
-    assert version is not None
-
-    def is_free(name: str) -> bool:
-        there = asides.get(sibling(action.path, name))
-        if there is None:
-            return True
-        if there.destination is None or equal_content(there.destination, version) is False:
-            return False
-        return there.source is None or equal_content(there.source, there.destination) is not False
-
-    side = "local" if route is Route.DOWNLOAD else "remote"
-    names = (beside(action.path, side, version, turn) for turn in itertools.count())
-    return replace(action, aside=next(name for name in names if is_free(name)))
 
 
 # The default share applies from this many files at the destination on: one of seven is no mistake.

@@ -11,7 +11,8 @@ from blobsync.base.errors import UnsafeNamesError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.plan_reasons import Reason
 from blobsync.local.index import Record
-from blobsync.plan.decisions import beside, check_names, decide, decide_all, guard_mirror
+from blobsync.plan.decisions import check_names, decide, decide_all, guard_mirror
+from blobsync.plan.names_aside import beside
 from blobsync.plan.pairing import Pair, needs_local_md5
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, Route

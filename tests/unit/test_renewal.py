@@ -20,6 +20,7 @@ from blobsync.base.redaction import Secret
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.states import recent
+from blobsync.jobspec.node_sas import is_lapsing
 from blobsync.jobspec.spec import FolderLink, JobRef, RunInfo, Secrets, State
 from blobsync.node.job_stores import JobStores
 from blobsync.store.sas import JOB_SECONDS
@@ -39,10 +40,10 @@ class Lapsing(FakeBackend):
     def __init__(self, problem: BackendUnavailableError | None = None) -> None:
         super().__init__()
         self.renewed: list[tuple[str, Secrets]] = []
-        self.lapsing, self.problem = True, problem
+        self.granted, self.problem = time.time() - JOB_SECONDS / 2 - 600, problem
 
-    def is_lapsing(self, ref: JobRef) -> bool:
-        return self.lapsing
+    def granted_at(self, ref: JobRef) -> float:
+        return self.granted
 
     def renew(self, ref: JobRef, secrets: Secrets) -> None:
         if self.problem:
@@ -79,7 +80,7 @@ def test_looking_at_a_job_renews_what_ends_before_long(board_with: Callable[[Lap
     ((run_id, secrets),) = fake.renewed
     assert run_id == RUN and secrets.env == {"MY_TOKEN": "hush"}
     assert list(secrets.sas) == [CONTAINER] and "sig=" in secrets.sas[CONTAINER]
-    fake.lapsing = False
+    fake.granted = time.time() - JOB_SECONDS / 2 + 600
     recent(context)
     assert len(fake.renewed) == 1
 
@@ -168,12 +169,12 @@ def kubernetes(granted: float, calls: list[Call]) -> KubernetesBackend:
     return KubernetesBackend(around, cluster)
 
 
-def test_half_of_the_time_of_a_sas_has_to_have_passed() -> None:
-    for passed, lapsing in ((JOB_SECONDS / 2 - 600, False), (JOB_SECONDS / 2 + 600, True)):
-        backend = kubernetes(time.time() - passed, [])
-        assert not backend.is_lapsing(REF), "nobody has looked yet"
-        backend.get([REF])
-        assert backend.is_lapsing(REF) is lapsing
+def test_kubernetes_says_when_a_job_got_its_sas() -> None:
+    granted = int(time.time()) - 600
+    backend = kubernetes(granted, [])
+    assert not is_lapsing(backend.granted_at(REF), time.time()), "nobody has looked yet"
+    backend.get([REF])
+    assert backend.granted_at(REF) == granted
 
 
 def test_a_new_version_of_the_secret_goes_by_standard_input() -> None:

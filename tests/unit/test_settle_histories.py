@@ -15,7 +15,8 @@ import pytest
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.plan_reasons import Reason
 from blobsync.local.index import Record
-from blobsync.plan.decisions import decide_all, sibling
+from blobsync.plan.decisions import decide_all
+from blobsync.plan.names_aside import sibling
 from blobsync.plan.pairing import Pair, source_is_near
 from blobsync.plan.transfer_options import Keep, TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, Route

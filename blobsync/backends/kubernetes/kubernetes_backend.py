@@ -46,7 +46,6 @@ from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, Bl
 from blobsync.config.model import Cluster
 from blobsync.jobspec.interactive import HOLDER, entering
 from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State
-from blobsync.store.sas import JOB_SECONDS
 
 # A job that has to stop keeps so many seconds of its time.
 _AT_ONCE = 1
@@ -203,9 +202,8 @@ class KubernetesBackend:
             return Refused(error)
         return Accepted(ref)
 
-    def is_lapsing(self, ref: JobRef) -> bool:
-        granted = self._granted.get(ref.run_id, 0)
-        return bool(granted) and time.time() - granted > JOB_SECONDS / 2
+    def granted_at(self, ref: JobRef) -> float:
+        return self._granted.get(ref.run_id, 0)
 
     def renew(self, ref: JobRef, secrets: Secrets) -> None:
         """Nodes see the change within a minute or two: the kubelet updates mounted Secrets."""

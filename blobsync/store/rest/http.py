@@ -49,7 +49,6 @@ from blobsync.store.rest.proxies import origin_of
 from blobsync.store.rest.request_signing import SignedAlready, Signer
 from blobsync.store.rest.retries import (
     BUSY_STATUS,
-    FIRST_CONTACT_TRIES,
     Failures,
     HostState,
     RetryPolicy,
@@ -58,7 +57,6 @@ from blobsync.store.rest.retries import (
 )
 from blobsync.store.rest.transport import (
     CERTIFICATE_HINT,
-    NOT_CONNECTED,
     UNTRUSTED_CERTIFICATE,
     Exchanges,
     Guard,
@@ -362,8 +360,7 @@ class BlobHttp:
                 if error.trouble in (Trouble.TOO_LARGE, Trouble.NOT_TRUSTED):
                     raise _too_large(most) if error.trouble is Trouble.TOO_LARGE else self._untrusted(error) from error
                 waited = time.monotonic() - began if error.trouble in _WAITED_FOR else 0.0
-                failures.trouble = error.trouble
-                if failures.is_last(_WHY.get(error.trouble, NO_CONNECTION), self._most(error.trouble), waited):
+                if failures.is_last(_WHY.get(error.trouble, NO_CONNECTION), error.trouble, waited):
                     raise self._unreachable(error.trouble, failures.tries) from error
             else:
                 status = response.status
@@ -374,7 +371,7 @@ class BlobHttp:
                 if not again:
                     self._host_state.answered()
                 refused = status == 401 and failures.tries == 0 and self.signer.renew()
-                if not refused and (not again or failures.is_last(SERVICE_BUSY, self._retry.tries)):
+                if not refused and (not again or failures.is_last(SERVICE_BUSY)):
                     return Reply(response, failures.tries + (not again) + response.resent)
                 failures.tries += refused
                 failures.trouble = None
@@ -461,16 +458,6 @@ class BlobHttp:
             f"{error}: nothing was sent there",
             hint=f"check blob_endpoint; if you trust that program: export {TRUSTED_HOSTS_VARIABLE}={self._host}",
         )
-
-    def _most(self, trouble: Trouble) -> int:
-        """The maximum number of attempts of a request that fails in this way."""
-        if trouble is Trouble.CERTIFICATE or (self._host_state.fails_soon and not self._host_state.answers):
-            return 1
-        # A wrong host name or port should fail in less than half a minute; a network that worked a
-        # moment ago gets more retries.
-        if not self._host_state.answers and trouble in NOT_CONNECTED:
-            return min(FIRST_CONTACT_TRIES, self._retry.tries)
-        return self._retry.tries
 
     def _unreachable(self, trouble: Trouble | None, tries: int) -> StorageUnreachableError:
         sentence, hint = ("{host} does not answer", "") if trouble is None else _SENTENCES[trouble]

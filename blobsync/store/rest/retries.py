@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from blobsync.base.errors import UsageError
 from blobsync.base.events import Connected, ConnectionEvent, Disconnected, ignore
-from blobsync.store.rest.transport import Trouble
+from blobsync.store.rest.transport import NOT_CONNECTED, Trouble
 
 
 class HostState:
@@ -131,9 +131,11 @@ class Failures:
         # That of the last failure; None without one, or for a response.
         self.trouble: Trouble | None = None
 
-    def is_last(self, why: str, most: int, waited: float = 0.0) -> bool:
-        """Record a failed attempt, of at most ``most``; True if it was the last.
+    def is_last(self, why: str, trouble: Trouble | None = None, waited: float = 0.0) -> bool:
+        """Record an attempt that failed by ``trouble``, or by its response; True if it was the last.
         ``waited``: see ``HostState.failed``."""
+        most = self._most(trouble)
+        self.trouble = trouble
         self.tries += 1
         self._offline = self._answers == self._host.answers > 0
         self._answers = self._host.answers
@@ -146,6 +148,15 @@ class Failures:
         # Failures before the outage still count; the patience restarts when the host is back.
         self._started = now
         return self._own >= most or (self._host.down >= self._policy.outage and self.tries >= FIRST_CONTACT_TRIES)
+
+    def _most(self, trouble: Trouble | None) -> int:
+        """The maximum number of attempts of a request that fails in this way."""
+        tries = self._policy.tries
+        if trouble is Trouble.CERTIFICATE or (trouble and self._host.fails_soon and not self._host.answers):
+            return 1
+        # A wrong host name or port should fail in less than half a minute; a network that worked a
+        # moment ago gets more retries.
+        return tries if self._host.answers or trouble not in NOT_CONNECTED else min(FIRST_CONTACT_TRIES, tries)
 
     def wait(self, asked: str | None) -> float:
         """Seconds until the next attempt; ``asked``: see ``RetryPolicy.wait``."""
