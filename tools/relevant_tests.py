@@ -6,12 +6,14 @@ Only tests without servers: a mutant is run hundreds of times.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("tests/unit", "tests/cli")
+# Where a statement has others.
+_BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
 def relevant(path: Path) -> list[Path]:
@@ -50,16 +52,20 @@ def _imports(name: str) -> frozenset[str]:
         path = path.with_suffix("") / "__init__.py"
     if not path.is_file():
         return frozenset()
-    return frozenset(_imported(ast.parse(path.read_text(encoding="utf-8"))))
+    return frozenset(_imported(ast.parse(path.read_text(encoding="utf-8")).body))
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _imported(body: Iterable[ast.AST]) -> Iterator[str]:
+    """Of these statements; expressions, which are most of a tree, import nothing."""
+    for node in body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        else:
+            for below in _BODIES:
+                yield from _imported(getattr(node, below, ()))
 
 
 def _name(path: Path) -> str:

@@ -31,6 +31,8 @@ from tests.fakes.tasks import RecordingListener, capped, copy, ctrl_c_after, dow
 
 _MIB = 1024 * 1024
 _BLOCK = 8 * _MIB
+# Several blocks and ranges, of which the last one is short.
+_LARGE = 17 * _MIB
 
 # Around every boundary: empty, one request or two, the largest single request, several blocks.
 SIZES = (0, 1, 4095, 4 * _MIB - 1, 4 * _MIB, 4 * _MIB + 1, _BLOCK, _BLOCK + 1, 16 * _MIB, 16 * _MIB + 1)
@@ -282,7 +284,7 @@ def fail_at(operation: str, nth: int) -> Callable[[Request], None]:
 @pytest.mark.parametrize("operation", ["put_block", "put_block_list"])
 def test_a_failed_upload_leaves_nothing_under_the_name(direct: DirectEngine, tmp_path: Path, operation: str) -> None:
     store = MemoryStore()
-    write_tree(tmp_path, {"large": content(30 * _MIB), "small": b"fine"})
+    write_tree(tmp_path, {"large": content(_LARGE), "small": b"fine"})
     task = upload(tmp_path, store, "p")
     store.before = fail_at(operation, 1 if operation == "put_block_list" else 2)
     report = run(direct, task)
@@ -290,13 +292,13 @@ def test_a_failed_upload_leaves_nothing_under_the_name(direct: DirectEngine, tmp
     assert set(store.blobs) == {"p/small"}
     store.before = lambda _: None
     succeed(direct, upload(tmp_path, store, "p", ["large"]))
-    assert store.body("p/large") == content(30 * _MIB)
+    assert store.body("p/large") == content(_LARGE)
     assert store.blocks == {}
 
 
 def test_a_failed_download_leaves_nothing_under_the_name(direct: DirectEngine, tmp_path: Path) -> None:
     store = MemoryStore()
-    store.add("p/large", content(30 * _MIB))
+    store.add("p/large", content(_LARGE))
     store.add("p/small", b"fine")
     task = download(store, "p", tmp_path, ["large", "small"])
     store.before = fail_at("get", 3)
@@ -305,7 +307,7 @@ def test_a_failed_download_leaves_nothing_under_the_name(direct: DirectEngine, t
     assert len(found) == 1
     store.before = lambda _: None
     succeed(direct, download(store, "p", tmp_path, ["large"]))
-    assert (tmp_path / "large").read_bytes() == content(30 * _MIB)
+    assert (tmp_path / "large").read_bytes() == content(_LARGE)
 
 
 def test_a_body_that_ends_early_is_never_taken_for_the_file(direct: DirectEngine, tmp_path: Path) -> None:
@@ -317,7 +319,7 @@ def test_a_body_that_ends_early_is_never_taken_for_the_file(direct: DirectEngine
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("size", [5000, 30 * _MIB])
+@pytest.mark.parametrize("size", [5000, _LARGE])
 @pytest.mark.parametrize(("times", "arrives"), [(1, True), (1000, False)])
 def test_damaged_bytes_are_fetched_again_or_refused(
     direct: DirectEngine, tmp_path: Path, size: int, times: int, arrives: bool
@@ -336,7 +338,7 @@ def test_damaged_bytes_are_fetched_again_or_refused(
 
 def test_a_file_that_grows_while_it_is_sent_leaves_no_blob(direct: DirectEngine, tmp_path: Path) -> None:
     store = MemoryStore()
-    (tmp_path / "log").write_bytes(content(30 * _MIB))
+    (tmp_path / "log").write_bytes(content(_LARGE))
 
     def grow(request: Request) -> None:
         if request.operation == "put_block":
@@ -376,10 +378,10 @@ def test_an_interrupt_is_quick_and_leaves_nothing_half_done(direct: DirectEngine
     store = MemoryStore()
     gate = threading.Event()
     if way == "up":
-        write_tree(tmp_path, {"large": content(30 * _MIB)})
+        write_tree(tmp_path, {"large": content(_LARGE)})
         task = upload(tmp_path, store, "p")
     else:
-        store.add("p/large", content(30 * _MIB))
+        store.add("p/large", content(_LARGE))
         task = download(store, "p", tmp_path, ["large"])
 
     def hang(request: Request) -> None:
@@ -466,7 +468,7 @@ def test_a_copy_asks_for_a_blobs_tier_only_where_the_survey_did_not_see_it(engin
 
 def test_a_relay_never_holds_more_than_its_bound() -> None:
     one, two = MemoryStore("one"), MemoryStore("two")
-    size = 200 * _MIB
+    size = 96 * _MIB
     one.add("p/a", content(1024) * (size // 1024))
     held = most = 0
     lock = threading.Lock()
@@ -490,7 +492,7 @@ def test_a_relay_never_holds_more_than_its_bound() -> None:
 
 def test_a_relay_refuses_damaged_bytes() -> None:
     one, two = MemoryStore("one"), MemoryStore("two")
-    one.add("p/a", content(30 * _MIB))
+    one.add("p/a", content(_LARGE))
     one.damage["p/a"] = 1000
     assert only_failure(run(RelayEngine(), copy(one, "p", two, "p", ["a"]))) == "checksum_mismatch"
     assert two.blobs == {}

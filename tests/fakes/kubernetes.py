@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import yaml
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
 
 from blobsync.backends import create_backend
 from blobsync.backends.protocol import Plan, Surroundings
@@ -41,5 +45,21 @@ def demand_valid(text: str) -> list[Mapping[str, Any]]:
     objects = [each for each in yaml.safe_load_all(text) if each]
     for each in objects:
         for version in SCHEMAS:
-            kubernetes_validate.validate(each, version, strict=True)
+            validator(each["kind"], each["apiVersion"], version).validate(each)
     return objects
+
+
+@cache
+def validator(kind: str, api: str, version: str) -> Any:
+    """What kubernetes_validate checks strictly; it reads a megabyte of schemas again for each object."""
+    (folder,) = (
+        each
+        for each in files("kubernetes_validate").joinpath("kubernetes-json-schema").iterdir()
+        if each.name.startswith(f"v{version}.") and each.name.endswith("-local-strict")
+    )
+    group, _, name = api.rpartition("/")
+    own = f"{kind}-{group.partition('.')[0]}-{name}".replace("--", "-").lower()
+    schema, shared = (json.loads(folder.joinpath(file).read_text()) for file in (f"{own}.json", "_definitions.json"))
+    known = [Resource.from_contents(each) for each in (schema, shared)]
+    registry: Any = known @ Registry()
+    return Draft202012Validator(schema, registry=registry)

@@ -439,17 +439,17 @@ def test_the_plan_of_a_changed_file_says_that_only_changed_blocks_are_sent(world
     assert (result.bytes_transferred, result.bytes_reused) == (5, SIZE - 5)
 
 
-@pytest.mark.parametrize(("first", "second", "word"), [(63, 65, "larger"), (65, 63, "smaller")])
-def test_the_plan_says_when_the_block_size_of_a_file_changes(world: World, first: int, second: int, word: str) -> None:
+def test_the_plan_says_when_the_block_size_of_a_file_changes(world: World) -> None:
     body = b"".join(bytes([number]) * MIB for number in range(65))
-    write(world, body[: first * MIB])
+    write(world, body[: 63 * MIB])
     world.run("u", "data/x")
-    write(world, body[: second * MIB])
-    plan, action = planned(world)
-    assert not action.delta
-    (warning,) = plan.warnings
-    assert warning.startswith(f"data/x/a.bin is so much {word} than before that all of it is sent")
-    assert world.carry_out(plan).bytes_transferred == second * MIB
+    for size, word in ((65 * MIB, "larger"), (63 * MIB, "smaller")):
+        write(world, body[:size])
+        plan, action = planned(world)
+        assert not action.delta
+        (warning,) = plan.warnings
+        assert warning.startswith(f"data/x/a.bin is so much {word} than before that all of it is sent")
+        assert world.carry_out(plan).bytes_transferred == size
 
 
 def test_a_blob_replaced_elsewhere_is_sent_whole(world: World) -> None:
