@@ -57,7 +57,7 @@ class DownloadJob(FileJob):
             start += len(data)
             self._content.update(data)
             self.count(len(data))
-        self._content.demand(self._name)
+        self._md5 = self._content.demand(self._name)
 
     def order(self) -> GetOrder:
         return GetOrder(self._name, self._version.etag, self._version.size)
@@ -68,20 +68,19 @@ class DownloadJob(FileJob):
             raise wrong_length(self._name, len(end), self._version.size)
         self._opened.write_at(0, end)
         self._content.update(end)
-        self._content.demand(self._name)
+        self._md5 = self._content.demand(self._name)
 
     def refused(self, error: BlobsyncError) -> BlobsyncError:
         return changed_while_read(self._name) if isinstance(error, ANOTHER_VERSION) else error
 
     def written(self) -> Written:
-        return self.action, self._version.size, self._content.digest()
+        return self.action, self._version.size, self._md5
 
     def commit(self) -> Moved:
-        md5 = self._content.digest()
         expected = self.action.destination if self.action.target is None else None
-        state = self._opened.commit(expected, md5)
+        state = self._opened.commit(expected, self._md5)
         self._part = None
-        source = RemoteState(self._version.size, self._version.etag, md5)
+        source = RemoteState(self._version.size, self._version.etag, self._md5)
         return Moved(self.action, source=source, destination=state, compared_by=self._content.compared_by)
 
     def release(self) -> None:

@@ -335,8 +335,7 @@ class LargeDownloadJob(FileJob):
 
     def commit(self) -> Moved:
         try:
-            md5 = self._content.digest()
-            self._content.demand(self._name)
+            md5 = self._content.demand(self._name)
             expected = self.action.destination if self.action.target is None else None
             self._dress()
             self.run.about_to_write((self.action, self._version.size, md5))

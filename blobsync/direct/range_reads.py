@@ -93,14 +93,15 @@ class Content:
         """The MD5 of all bytes."""
         return self._md5.digest()
 
-    def demand(self, name: str) -> None:
-        """Raise ``ChecksumError`` if all bytes together are not what the blob's service says."""
+    def demand(self, name: str) -> bytes:
+        """The MD5 of all bytes. Raises ``ChecksumError`` if together they are not what the blob's service says."""
         md5 = self._md5.digest()
         said = self._said
         if self._known not in {None, md5} or (said is not None and said.md5 not in {None, md5}):
             raise _damaged(name, "MD5")
         if self._other is not None and not self._other.is_right():
             raise _damaged(name, self._other.name.upper())
+        return md5
 
     @property
     def compared_by(self) -> str:

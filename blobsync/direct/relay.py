@@ -150,8 +150,7 @@ class RelayJob(FileJob):
             self._turn.notify_all()
 
     def _put(self, data: bytes, sent: Sent) -> None:
-        md5 = self._whole.digest()
-        self._whole.demand(self._source)
+        md5 = self._whole.demand(self._source)
         self.run.about_to_write((self.action, self._version.size, md5))
         condition = precondition_of(self.action)
         properties = self._carried
