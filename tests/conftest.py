@@ -9,6 +9,7 @@ import shutil
 import signal
 import stat
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 from blobsync.emulator import Emulator, new_key
+from tests.servers.s3 import S3Server, moto_server
 
 # A slow machine is not a failure.
 settings.register_profile("patient", settings(), deadline=None)
@@ -144,6 +146,21 @@ def _is_worn(pid: int) -> bool:
         return True
     seconds = sum(map(int, used)) / os.sysconf("SC_CLK_TCK")
     return seconds > _WORN_SECONDS or pages * os.sysconf("SC_PAGE_SIZE") > _WORN_BYTES
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    """moto's server, where tests keep apart by their buckets: it takes seconds to start."""
+    with moto_server() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(moto: S3Server) -> str:
+    """A new bucket."""
+    name = f"b{uuid.uuid4().hex[:20]}"
+    moto.make_bucket(name)
+    return name
 
 
 @pytest.fixture(scope="session")

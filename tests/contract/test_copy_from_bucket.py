@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from azure.storage.blob import BlobClient
@@ -24,7 +25,7 @@ from tests.contract.test_blob_store import new_account, with_sas
 from tests.fakes.tasks import RecordedRun, RecordingListener, copy
 from tests.servers.copy_source_proxy import CopySourceHandle, copy_source_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
-from tests.servers.s3 import KEYS, moto_server
+from tests.servers.s3 import KEYS, S3Server, rclone_web_server
 
 # No two blocks are equal, so that exchanged ones show.
 BODY = random.Random(61).randbytes(6 * MIB + 5)
@@ -52,21 +53,19 @@ class Place:
 
 
 @pytest.fixture
-def place(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(azurite: Azurite, moto: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     with ExitStack() as held:
-        server = held.enter_context(moto_server())
-        faulty = held.enter_context(fault_proxy(server.url))
+        faulty = held.enter_context(fault_proxy(moto.url))
         copying = held.enter_context(copy_source_proxy(azurite.url, outside=[faulty.url]))
-        server.make_bucket("laion")
-        server.put("laion", "p/a", BODY, ChecksumAlgorithm="CRC64NVME")
+        moto.put(bucket, "p/a", BODY, ChecksumAlgorithm="CRC64NVME")
         account = new_account(azurite)
         blob = BlobClient(account.blob_endpoint, account.container_name, "q/a", credential=azurite.keys["one"])
         through = replace(with_sas(account, "rwdl"), blob_endpoint=f"{copying.url}/one")
         access = BucketAccess(region="us-east-1", by_hand=True)
-        bucket = StorageAccount("laion.yaml", "", "laion", faulty.url, bucket=access)
-        source, destination = open_bucket(bucket, {"HOME": "/nonexistent"}), connect(through, environ={})
+        laion = StorageAccount("laion.yaml", "", bucket, faulty.url, bucket=access)
+        source, destination = open_bucket(laion, {"HOME": "/nonexistent"}), connect(through, environ={})
         held.callback(source.close)
         held.callback(destination.close)
         yield Place(faulty, copying, source, destination, through, blob)
@@ -94,13 +93,16 @@ def test_one_damaged_block_of_many_is_a_failure_and_there_is_no_blob(place: Plac
     assert place.blob.download_blob().readall() == BODY
 
 
-def test_exchanged_blocks_are_a_failure_and_there_is_no_blob(place: Place, azurite: Azurite) -> None:
+def test_exchanged_blocks_are_a_failure_and_there_is_no_blob(
+    place: Place, azurite: Azurite, bucket: str, tmp_path: Path
+) -> None:
     exchanged = BODY[MIB : 2 * MIB] + BODY[:MIB] + BODY[2 * MIB :]
-    with moto_server() as other:
-        other.make_bucket("laion")
-        other.put("laion", "p/a", exchanged)
+    file = tmp_path / bucket / "p/a"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(exchanged)
+    with rclone_web_server(tmp_path) as other:
         # The bucket says what it has, and the service is given something else.
-        with copy_source_proxy(azurite.url, outside=[f"{place.faulty.url}={other.url}"]) as exchanging:
+        with copy_source_proxy(azurite.url, outside=[f"{place.faulty.url}={other}"]) as exchanging:
             there = connect(replace(place.account, blob_endpoint=f"{exchanging.url}/one"), environ={})
             report = replace(place, destination=there).move()
             there.close()

@@ -22,7 +22,7 @@ from blobsync.plan.parallel_listing import Division, list_wide
 from blobsync.store.protocol import BlobInfo
 from blobsync.store.s3 import S3Store, open_bucket
 from tests.servers.fault_proxy import Fault, fault_proxy
-from tests.servers.s3 import KEYS, S3Server, moto_server, rclone_server
+from tests.servers.s3 import KEYS, S3Server, rclone_server
 from tests.waiting import wait_until
 
 # What all services and file systems take.
@@ -47,7 +47,7 @@ BODY = bytes(range(256)) * 100
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with ExitStack() as held:
         if request.param == "moto":
-            found = held.enter_context(moto_server())
+            found = request.getfixturevalue("moto")
             found.make_bucket("laion")
         else:
             folder: Path = tmp_path_factory.mktemp("served")
@@ -88,14 +88,17 @@ def test_one_level_is_listed(store: S3Store) -> None:
 
 def test_a_level_of_many_pages(server: S3Server) -> None:
     server.make_bucket("many")
-    store = S3Store(Bucket.at("many", server.url), lambda: server.client)
-    # A page has 1,000.
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: server.put("many", f"p/f{number:04}/x", b""), range(1040)))
+    client = S3Server(server.url).client
+    # A page has 100 in place of 1,000.
+    asks = "provide-client-params.s3.ListObjectsV2"
+    client.meta.events.register(asks, lambda params, **_: {**params, "MaxKeys": 100})
+    store = S3Store(Bucket.at("many", server.url), lambda: client)
+    for number in range(104):
+        server.put("many", f"p/f{number:04}/x", b"")
     server.put("many", "p/top", b"")
     found = list(store.list_folder("p/"))
     assert Counter(each if isinstance(each, str) else each.name for each in found) == Counter(
-        [*(f"p/f{number:04}/" for number in range(1040)), "p/top"]
+        [*(f"p/f{number:04}/" for number in range(104)), "p/top"]
     )
 
 

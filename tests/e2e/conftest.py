@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import uuid
 from collections import Counter
@@ -21,7 +20,7 @@ from tests.e2e.world import HAS_DIRECTORIES, Container, Project
 from tests.servers.copy_source_proxy import CopySourceHandle, copy_source_proxy
 from tests.servers.data_lake import data_lake
 from tests.servers.fault_proxy import FaultHandle, fault_proxy
-from tests.servers.s3 import S3Server, moto_server
+from tests.servers.s3 import S3Server
 
 
 @pytest.fixture(scope="module")
@@ -109,23 +108,10 @@ def browser() -> Iterator[Browser]:
         yield found
 
 
-@pytest.fixture(scope="session")
-def moto() -> Iterator[S3Server]:
-    with moto_server() as server:
-        yield server
-
-
 @pytest.fixture
 def copying(service: str, moto: S3Server) -> Iterator[CopySourceHandle]:
     with copy_source_proxy(service, outside=[moto.url]) as proxy:
         yield proxy
-
-
-@pytest.fixture
-def bucket(moto: S3Server, tmp_path: Path) -> str:
-    name = f"b{hashlib.sha256(str(tmp_path).encode()).hexdigest()[:20]}"
-    moto.make_bucket(name)
-    return name
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
