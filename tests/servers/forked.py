@@ -27,7 +27,7 @@ _LOCK = threading.Lock()
 
 
 class _Server:
-    """The process that forks for the process ``owner``; ``before`` it stands who runs it, a command of setpriv."""
+    """The process that forks for the process ``owner``; ``before`` it stands who runs it, a command of setpriv or env."""
 
     def __init__(self, owner: int, before: tuple[str, ...]) -> None:
         self._owner = owner
@@ -101,7 +101,7 @@ class Forked(subprocess.Popen[str]):
 
     A process of its own with its number, exit code and signals; only ``/proc/PID/cmdline``, ``/proc/PID/environ`` and
     the number of its parent are those of the server. ``module``: what ``python -m`` runs, instead of the command;
-    ``before``: setpriv and its options, as which user and with which rights.
+    ``before``: setpriv and its options, as which user and with which rights; or env and variables.
     """
 
     def __init__(
