@@ -195,9 +195,10 @@ class Keeper:
         if self._problem:
             stop.wait(max(0.1, min(self._again_at - now, _LONGEST)))
         elif self._pending or self._owned:
-            # Further changes wait together with these.
+            # Further changes wait together with these, no longer than the settle time.
+            shortest = min(_SHORTEST, self._settle or _SHORTEST)
             due = min((self._due_at(each) for each in self._pending.values()), default=now + _LONGEST)
-            stop.wait(min(max(due - now, _SHORTEST), _LONGEST))
+            stop.wait(min(max(due - now, shortest), _LONGEST))
         else:
             until_idle = self._changed_at + self._settle - now
             self._watcher.wait(min(until_idle, _LONGEST) if until_idle > 0 else _LONGEST, stop)

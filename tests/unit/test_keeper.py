@@ -23,7 +23,7 @@ SETTLE = 5.0
 class Scene:
     """A folder, a clock that is set, and an upload that is told what to do."""
 
-    def __init__(self, folder: Path, *, sets: Sets = NO_SETS) -> None:
+    def __init__(self, folder: Path, *, sets: Sets = NO_SETS, settle: float = SETTLE) -> None:
         self.folder = folder
         self.now, self.wall = 1000.0, 1_700_000_000.0
         self.files: dict[str, LocalState] = {}
@@ -36,7 +36,7 @@ class Scene:
         self.waits: list[float] = []
         self.anew: list[bool] = []
         self.keeper = Keeper(
-            folder, self, self.upload, settle=SETTLE, ignored=lambda path: path.endswith(".tmp"), sets=sets,
+            folder, self, self.upload, settle=settle, ignored=lambda path: path.endswith(".tmp"), sets=sets,
             clock=lambda: self.now, wall=lambda: self.wall, emit=self.emit, shown="data",
         )  # fmt: skip
 
@@ -323,6 +323,24 @@ def test_it_waits_for_events_when_nothing_is_left_and_never_spins(scene: Scene) 
     scene.keeper.round()
     scene.keeper.wait(stop)
     assert scene.waits == [5.0]
+
+
+class Stop(threading.Event):
+    """Records how long it is waited for."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds = timeout
+        return True
+
+
+@pytest.mark.parametrize(("settle", "least"), [(5.0, 1.0), (0.3, 0.3)])
+def test_changes_wait_together_for_a_second_or_the_settle_time(tmp_path: Path, settle: float, least: float) -> None:
+    scene, stop = Scene(tmp_path, settle=settle), Stop()
+    scene.write("a")
+    scene.keeper.round()
+    scene.later(settle - 0.01)
+    scene.keeper.wait(stop)
+    assert stop.seconds == least
 
 
 class CheckpointSets:
