@@ -53,14 +53,14 @@ def test_after_a_download_an_upload_moves_nothing(project: Project, container: C
     assert _counts(project.json("u", "data")) == (0, 4, 0, 0)
 
 
-@pytest.mark.parametrize("age", [0.0, 86_400 * 365, -3600.0, -86_400 * 365 * 50], ids=["now", "old", "1h ahead", "far"])
-def test_an_edit_moves_whatever_its_mtime(age: float, synced: Project, container: Container) -> None:
+def test_an_edit_moves_whatever_its_mtime(synced: Project, container: Container) -> None:
     file = synced.data / "a.txt"
-    file.write_bytes(b"ALPHA")
-    _set_time(file, age)
-    done = synced.json("u", "data")
-    assert (done.code, _counts(done)) == (0, (1, 3, 0, 0)), str(done)
-    assert container.get("data/a.txt") == b"ALPHA"
+    for hours in (0, 24 * 365, -1, -24 * 365 * 50):
+        file.write_bytes(f"edit {hours}".encode())
+        _set_time(file, hours * 3600.0)
+        done = synced.json("u", "data")
+        assert (done.code, _counts(done)) == (0, (1, 3, 0, 0)), str(done)
+        assert container.get("data/a.txt") == file.read_bytes()
 
 
 def test_a_touched_file_does_not_move(synced: Project) -> None:

@@ -26,9 +26,9 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
 _SEED = int(os.environ.get("FAULTS_SEED", "20261121"))
-# So slow that every kill happens during work: 60 MB take about two seconds.
-_SLOWLY = ("--cap-mbps", "250")
-_FILES = random_files(_SEED, 300, [20 << 20] * 3)
+# So slow that every kill happens during work: 20 MB take about two seconds.
+_SLOWLY = ("--cap-mbps", "80")
+_FILES = random_files(_SEED, 120, [17 << 20])
 _HASHES = hashes(_FILES)
 HOW_OFTEN = pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.soak)])
 
@@ -220,7 +220,7 @@ def test_azcopy_at_work_through_a_kill(
 
         hit = _kill_when(
             lambda: sum(counting.stats().operations.get(each, 0) for each in operation),
-            random.Random(f"{_SEED}{victim}{direction}").randrange(5, 250),
+            random.Random(f"{_SEED}{victim}{direction}").randrange(5, 100),
             kill,
             lambda: process.poll() is None,
         )
@@ -265,7 +265,7 @@ def test_what_a_killed_run_wrote_is_no_conflict_where_every_file_has_changed_sin
 ) -> None:
     """The index has nothing of the last seconds before the kill."""
     one, two = new_container("one"), new_container("two")
-    files = random_files(_SEED, 120, [12 << 20] * 3)
+    files = random_files(_SEED, 60, [3 << 20] * 3)
     newer = {name: data[::-1] + b"newer" for name, data in files.items()}
     source = project.data if word == "u" else one
 
@@ -279,12 +279,12 @@ def test_what_a_killed_run_wrote_is_no_conflict_where_every_file_has_changed_sin
     fill(files)
     # However late the kill comes, it is not after the end.
     ends = ("put blob", "put block list", "get blob", "put blob from url", "put block from url")
-    end = Fault("hold", at=tuple(range(60, 1000)), operations=ends)
+    end = Fault("hold", at=tuple(range(30, 1000)), operations=ends)
     with copy_source_proxy(service) as copying, fault_proxy(copying.url, end) as line:
         project.configure(one, cluster="from", url=line.url, sas=one.sas())
         project.configure(two, url=line.url, sas=two.sas())
         words = {"u": ("u", "data"), "d": ("-c", "from", "d", "data"), "copy": ("u", "data", "-f", "from")}[word]
-        words = (*words, "--engine", "direct", "--processes", count, "--cap-mbps", "100")
+        words = (*words, "--engine", "direct", "--processes", count, "--cap-mbps", "50")
 
         def there() -> dict[str, str]:
             return read_tree(project.data) if word == "d" else two.contents("data/")
@@ -330,7 +330,7 @@ def test_an_interrupt_stops_says_what_is_left_and_cleans_up(
 ) -> None:
     if engine == "azcopy":
         request.getfixturevalue("with_azcopy")
-    files = random_files(_SEED, 30, [12 << 20] * 2)
+    files = random_files(_SEED, 20, [5 << 20] * 2)
     if direction == "u":
         write_tree(project.data, files)
     else:
@@ -339,7 +339,7 @@ def test_an_interrupt_stops_says_what_is_left_and_cleans_up(
     project.configure(container, url=counting.url)
     operations = ("put blob", "put block") if direction == "u" else ("get blob",)
     # It takes ten seconds, of which a few pass.
-    process = project.start(direction, "data", "--engine", engine, "--cap-mbps", "20", "--json")
+    process = project.start(direction, "data", "--engine", engine, "--cap-mbps", "8", "--json")
     assert wait_until(lambda: sum(counting.stats().operations.get(each, 0) for each in operations) > 4)
     azcopies = processes(process.pid, "azcopy")
     assert bool(azcopies) == (engine == "azcopy")
@@ -362,13 +362,13 @@ def test_an_interrupt_stops_says_what_is_left_and_cleans_up(
 def test_an_interrupt_in_a_large_file_says_what_is_kept_of_it(
     direction: str, project: Project, container: Container, counting: FaultHandle
 ) -> None:
-    large = {"large": random_files(_SEED, 0, [64 << 20])["large0.bin"]}
+    large = {"large": random_files(_SEED, 0, [24 << 20])["large0.bin"]}
     if direction == "u":
         write_tree(project.data, large)
     else:
         container.put("data/large", large["large"])
     project.configure(container, url=counting.url)
-    process = project.start(direction, "data", "--engine", "direct", "--cap-mbps", "60", "--json")
+    process = project.start(direction, "data", "--engine", "direct", "--cap-mbps", "40", "--json")
     on_record = in_journal if direction == "u" else recorded
     assert wait_until(lambda: on_record(project) >= 4 << 20)
     os.kill(process.pid, signal.SIGINT)
@@ -376,11 +376,11 @@ def test_an_interrupt_in_a_large_file_says_what_is_kept_of_it(
     said = re.search(r"1 is left; ([\d.]+) MB of unfinished files are kept, and the next run resumes", stopped.out)
     # Three digits are said.
     kept = float(said[1]) * 1e6 if said else 0.0
-    assert 0 < kept < 64 << 20, str(stopped)
+    assert 0 < kept < 24 << 20, str(stopped)
     again = project.json(direction, "data")
     moved = again.data["bytes_transferred"]
-    assert (again.code, moved + again.data["bytes_reused"]) == (0, 64 << 20), str(again)
-    assert moved <= (64 << 20) - kept * 0.99
+    assert (again.code, moved + again.data["bytes_reused"]) == (0, 24 << 20), str(again)
+    assert moved <= (24 << 20) - kept * 0.99
     assert (container.contents("data/") if direction == "u" else read_tree(project.data)) == hashes(large)
 
 

@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
-_FILES = random_files(20261122, 160, [9 << 20] * 2)
+_FILES = random_files(20261122, 50, [5 << 20] * 2)
 _HASHES = hashes(_FILES)
 _TWO = ("--processes", "2")
 # No transfer ends before its large files may go on, however long the test takes to stop it.
@@ -72,7 +72,7 @@ def test_after_kill_9_the_workers_end_and_the_same_command_finishes(
     counting.inject(_HELD)
     words = (direction, "data", *_TWO, "--cap-mbps", "200")
     process = project.start(*words)
-    assert wait_until(lambda: _moves(counting) > 40 or process.poll() is not None, seconds=_PATIENCE)
+    assert wait_until(lambda: _moves(counting) > 20 or process.poll() is not None, seconds=_PATIENCE)
     workers = processes(process.pid)
     assert len(workers) == 2
     os.kill(process.pid, signal.SIGKILL)
@@ -94,7 +94,7 @@ def test_a_worker_killed_in_the_middle_is_a_note_and_nothing_more(
     project.configure(container, url=counting.url)
     counting.inject(_HELD)
     process = project.start("u", "data", *_TWO, "--cap-mbps", "200")
-    assert wait_until(lambda: _moves(counting) > 40 or process.poll() is not None, seconds=_PATIENCE)
+    assert wait_until(lambda: _moves(counting) > 20 or process.poll() is not None, seconds=_PATIENCE)
     for worker in processes(process.pid):
         os.kill(worker, signal.SIGKILL)
     counting.inject()
@@ -112,7 +112,7 @@ def test_an_interrupt_says_what_is_left_and_ends_the_workers(
     project.configure(container, url=counting.url)
     counting.inject(_HELD)
     process = project.start("d", "data", *_TWO, "--cap-mbps", "100", "--json")
-    assert wait_until(lambda: _moves(counting) > 30 or process.poll() is not None, seconds=_PATIENCE)
+    assert wait_until(lambda: _moves(counting) > 20 or process.poll() is not None, seconds=_PATIENCE)
     workers = processes(process.pid)
     assert workers
     os.kill(process.pid, signal.SIGINT)

@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -32,17 +33,44 @@ def synced(project: Project, container: Container) -> Project:
     return project
 
 
-def test_nothing_is_deleted_without_mirror(synced: Project, container: Container) -> None:
-    done = synced.json("u", "data")
-    assert (done.code, done.data["deleted"]) == (0, 0)
+def test_mirror_deletes_the_extras_and_nothing_beside_them_once_it_is_told_to(
+    synced: Project, container: Container
+) -> None:
+    kept = synced.json("u", "data")
+    assert (kept.code, kept.data["deleted"]) == (0, 0), "without --mirror"
+    asked = synced.run("u", "data", "--mirror")
+    assert asked.code in (1, 2) and "-y" in asked.err, str(asked)
+    planned = synced.json("plan", "u", "data", "--mirror")
+    deletions = {each["path"] for each in planned.data["actions"] if each["action"] == "delete"}
+    assert planned.code == 0 and deletions == {f"data/{name}" for name in _EXTRA}, str(planned)
     assert set(container.contents("data/")) == {*_FILES, *_EXTRA}
-
-
-def test_mirror_deletes_the_extras_and_nothing_beside_them(synced: Project, container: Container) -> None:
     done = synced.json("u", "data", "--mirror", "-y")
     assert (done.code, done.data["deleted"]) == (0, 2), str(done)
     assert container.contents("data/") == hashes(_FILES)
     assert container.contents("data2/") == hashes({"other.txt": b"not ours"})
+
+
+def test_a_source_that_is_missing_empty_or_not_read_whole_deletes_nothing(
+    synced: Project, container: Container
+) -> None:
+    synced.configure(container, path="dat")
+    mistyped = synced.json("d", "data", "--mirror", "-y")
+    assert mistyped.code in (2, 4), str(mistyped)
+    assert read_tree(synced.data) == hashes(_FILES)
+    synced.configure(container)
+    (synced.data / "d1").chmod(0)
+    try:
+        unread = replace(synced, before=as_ordinary_user()).json("u", "data", "--mirror", "-y")
+    finally:
+        (synced.data / "d1").chmod(0o755)
+    assert unread.code in (2, 3), str(unread)
+    synced.data.rename(synced.root / "elsewhere")
+    missing = synced.json("u", "data", "--mirror", "-y")
+    assert missing.code in (2, 4), str(missing)
+    synced.data.mkdir()
+    empty = synced.json("u", "data", "--mirror", "-y")
+    assert (empty.code, empty.codes) == (2, {"mirror_refused"}), str(empty)
+    assert set(container.contents("data/")) == {*_FILES, *_EXTRA}
 
 
 def test_mirror_down_deletes_local_extras(synced: Project, container: Container) -> None:
@@ -51,21 +79,6 @@ def test_mirror_down_deletes_local_extras(synced: Project, container: Container)
     assert (done.code, done.data["deleted"]) == (0, 1), str(done)
     assert read_tree(synced.data) == hashes({**_FILES, **_EXTRA})
     assert not (synced.data / "local").exists()
-
-
-def test_mirror_asks_and_without_an_answer_does_nothing(synced: Project, container: Container) -> None:
-    done = synced.run("u", "data", "--mirror")
-    assert done.code in (1, 2), str(done)
-    assert "-y" in done.err
-    assert set(container.contents("data/")) == {*_FILES, *_EXTRA}
-
-
-def test_a_preview_lists_the_deletions_and_deletes_nothing(synced: Project, container: Container) -> None:
-    done = synced.json("plan", "u", "data", "--mirror")
-    assert done.code == 0, str(done)
-    deletions = {each["path"] for each in done.data["actions"] if each["action"] == "delete"}
-    assert deletions == {f"data/{name}" for name in _EXTRA}
-    assert set(container.contents("data/")) == {*_FILES, *_EXTRA}
 
 
 def _named(text: str) -> list[str]:
@@ -107,29 +120,6 @@ def test_what_would_be_deleted_is_listed_ten_or_all(synced: Project, container: 
     assert len(container.contents("data/")) == 42
 
 
-def test_a_source_that_is_missing_deletes_nothing(synced: Project, container: Container) -> None:
-    synced.data.rename(synced.root / "elsewhere")
-    done = synced.json("u", "data", "--mirror", "-y")
-    assert done.code in (2, 4), str(done)
-    assert set(container.contents("data/")) == {*_FILES, *_EXTRA}
-
-
-def test_a_source_that_is_empty_deletes_nothing(synced: Project, container: Container) -> None:
-    synced.data.rename(synced.root / "elsewhere")
-    synced.data.mkdir()
-    done = synced.json("u", "data", "--mirror", "-y")
-    assert done.code == 2, str(done)
-    assert done.codes == {"mirror_refused"}
-    assert set(container.contents("data/")) == {*_FILES, *_EXTRA}
-
-
-def test_a_mistyped_blob_folder_deletes_no_local_file(synced: Project, container: Container) -> None:
-    synced.configure(container, path="dat")
-    done = synced.json("d", "data", "--mirror", "-y")
-    assert done.code in (2, 4), str(done)
-    assert read_tree(synced.data) == hashes(_FILES)
-
-
 def test_above_the_limit_nothing_is_deleted(synced: Project, container: Container) -> None:
     for number in range(20):
         (synced.data / f"d{number // 10}/f{number}.txt").unlink()
@@ -147,17 +137,6 @@ def test_above_the_limit_nothing_is_deleted(synced: Project, container: Containe
     assert container.contents("data/") == {name: each for name, each in hashes(_FILES).items() if int(name[4:-4]) >= 20}
 
 
-def test_a_source_that_cannot_be_read_whole_deletes_nothing(synced: Project, container: Container) -> None:
-    synced.before = as_ordinary_user()
-    (synced.data / "d1").chmod(0)
-    try:
-        done = synced.json("u", "data", "--mirror", "-y")
-    finally:
-        (synced.data / "d1").chmod(0o755)
-    assert done.code in (2, 3), str(done)
-    assert set(container.contents("data/")) == {*_FILES, *_EXTRA}
-
-
 def test_extras_changed_since_the_plan_stay(synced: Project, container: Container) -> None:
     """A saved plan deletes only what it saw."""
     plan = synced.root / "mirror.plan"
@@ -168,13 +147,15 @@ def test_extras_changed_since_the_plan_stay(synced: Project, container: Containe
     assert done.code != 0
 
 
-@pytest.mark.parametrize("limit", ["50%", "2", "999999999999999"])
-def test_a_saved_plan_with_a_limit_is_carried_out(synced: Project, container: Container, limit: str) -> None:
-    planned = synced.json("plan", "u", "data", "--mirror", "--max-delete", limit, "--save", "mirror.plan")
-    assert planned.code == 0, str(planned)
-    done = synced.json("apply", "mirror.plan", "-y")
-    assert (done.code, done.data["deleted"]) == (0, 2), str(done)
-    assert container.contents("data/") == hashes(_FILES)
+def test_a_saved_plan_with_a_limit_is_carried_out(synced: Project, container: Container) -> None:
+    for limit in ("50%", "2", "999999999999999"):
+        for name, data in _EXTRA.items():
+            container.put(f"data/{name}", data)
+        planned = synced.json("plan", "u", "data", "--mirror", "--max-delete", limit, "--save", "mirror.plan")
+        assert planned.code == 0, str(planned)
+        done = synced.json("apply", "mirror.plan", "-y")
+        assert (done.code, done.data["deleted"]) == (0, 2), str(done)
+        assert container.contents("data/") == hashes(_FILES)
 
 
 @pytest.mark.kill

@@ -19,11 +19,11 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
 _MIB = 1 << 20
-_SIZE = 60 * _MIB
+_SIZE = 32 * _MIB
 _LARGE = random.Random(20261122).randbytes(_SIZE)
-_SLOWLY = ("--cap-mbps", "200")
+_SLOWLY = ("--cap-mbps", "100")
 # The end comes so slowly that a kill is never too late.
-_DRIPPING = Fault("drip", rate=1, operations=("get blob",), from_byte=_SIZE * 7 // 8, seconds=20)
+_DRIPPING = Fault("drip", rate=1, operations=("get blob",), from_byte=_SIZE * 3 // 4, seconds=20)
 _DIRECT = ("d", "data", "--engine", "direct")
 
 
@@ -190,8 +190,8 @@ def test_of_a_changed_file_only_the_changed_blocks_are_fetched(
     other = Project(tmp_path / "other", project.environ)
     other.root.mkdir()
     other.configure(container)
-    text = random.Random(3).randbytes(6 * _MIB)
-    new = _LARGE + text if change == "appended" else _LARGE[: 50 * _MIB] + text + _LARGE[56 * _MIB :]
+    text = random.Random(3).randbytes(2 * _MIB)
+    new = _LARGE + text if change == "appended" else _LARGE[: 20 * _MIB] + text + _LARGE[22 * _MIB :]
     write_tree(other.data, {"large": _LARGE})
     assert other.json("u", "data", "--engine", "direct").code == 0
     write_tree(other.data, {"large": new})

