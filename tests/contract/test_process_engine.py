@@ -101,9 +101,9 @@ def direct(azurite: Azurite) -> ProcessEngine:
     return ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite))
 
 
-def _tree(count: int = 120) -> dict[str, bytes]:
+def _tree(count: int = 40) -> dict[str, bytes]:
     files = {f"d{number % 7}/f{number}": content(number * 37 % 20_000, seed=number) for number in range(count)}
-    return files | {f"large{number}": content(9_000_000 + number, seed=number) for number in range(2)}
+    return files | {f"large{number}": content(3_000_000 + number, seed=number) for number in range(2)}
 
 
 # -- a worker is lost -------------------------------------------------------------------------------------
@@ -120,10 +120,10 @@ def test_a_killed_worker_loses_nothing_and_doubles_nothing(
     listener = Killer(total // 10)
     up = upload(tmp_path / "up", store, "p")
     if way == "up":
-        report = moved_by(direct, capped(up, 150), listener)
+        report = moved_by(direct, capped(up, 50), listener)
     else:
         succeed(DirectEngine(), up)
-        report = moved_by(direct, capped(download(store, "p", tmp_path / "down", list(files)), 150), listener)
+        report = moved_by(direct, capped(download(store, "p", tmp_path / "down", list(files)), 50), listener)
     assert listener.killed
     assert report.failed == []
     assert sorted(moved.action.path for moved in report.moved) == sorted(files)
@@ -150,7 +150,7 @@ def test_an_interrupt_ends_the_workers_and_leaves_nothing_half_done(
     write_tree(tmp_path / "up", files)
     succeed(DirectEngine(), upload(tmp_path / "up", store, "p"))
     report = CollectedReport()
-    task = capped(download(store, "p", tmp_path / "down", list(files)), 20)
+    task = capped(download(store, "p", tmp_path / "down", list(files)), 8)
     with ctrl_c_after(1.5), pytest.raises(KeyboardInterrupt):
         direct.move(task, report, RecordingListener())
     assert not _children()
@@ -173,7 +173,7 @@ def test_a_request_from_another_thread_ends_the_workers_as_ctrl_c_does(
 
     report = CollectedReport()
     with pytest.raises(KeyboardInterrupt):
-        direct.move(capped(upload(tmp_path / "up", store, "p"), 20)._replace(stop=stop), report, Stopping())
+        direct.move(capped(upload(tmp_path / "up", store, "p"), 8)._replace(stop=stop), report, Stopping())
     assert not _children() and len(report.moved) < len(files)
 
 

@@ -57,8 +57,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def remote(container: Container) -> Mapping[str, bytes]:
-    """Files at ``data/`` of the container: 30 small ones and one of 12 MiB."""
-    files = random_files(5, 30, [12 * _MIB])
+    """Files at ``data/`` of the container: ten small ones and one of 12 MiB."""
+    files = random_files(5, 10, [12 * _MIB])
     for name, data in files.items():
         container.put(f"data/{name}", data)
     return files
@@ -90,11 +90,19 @@ def test_a_full_disk_is_named_and_what_fits_is_there(
     tally.runs(exact=1, honest=1)
 
 
-_HALF_MB = RandomFiles(6, {f"d{number % 7}/f{number:03}.bin": _MIB // 2 for number in range(60)})
+_HALF_MB = RandomFiles(6, {f"d{number % 7}/f{number:03}.bin": _MIB // 2 for number in range(20)})
 
 
 @pytest.mark.parametrize(
-    "words", [("d",), ("d", "--engine", "azcopy"), ("d", "--processes", "2"), ("d", "--nodes", "2")]
+    "words",
+    [
+        ("d",),
+        ("d", "--nodes", "2"),
+        *(
+            pytest.param(("d", *each), marks=pytest.mark.soak)
+            for each in (("--engine", "azcopy"), ("--processes", "2"))
+        ),
+    ],
 )
 def test_a_download_that_cannot_fit_is_refused_with_both_figures(
     with_azcopy: Project, small_disk: Path, container: Container, service: str, words: tuple[str, ...]
@@ -108,13 +116,13 @@ def test_a_download_that_cannot_fit_is_refused_with_both_figures(
             done = project.json(*each, "data")
             assert (done.code, done.codes) == (2, {"disk_too_small"}), str(done)
             assert done.errors[0]["message"] == (
-                f"data: 31.5 MB would be written to {small_disk}, and 8.39 MB are free"
+                f"data: 10.5 MB would be written to {small_disk}, and 8.39 MB are free"
             )
             assert "--force" in done.errors[0]["hint"]
         assert line.stats().downloaded == 0 and read_tree(small_disk) == {}
         # Files that fit are transferred.
         few = project.json("d", "data", "--include", "d0")
-        assert (few.code, few.data["transferred"]) == (0, 9), str(few)
+        assert (few.code, few.data["transferred"]) == (0, 3), str(few)
 
 
 @pytest.mark.parametrize("engine", ["azcopy", "direct"])
@@ -143,7 +151,7 @@ def test_a_saved_plan_keeps_what_was_said_about_the_free_space(
     for name, data in _HALF_MB.items():
         container.put(f"data/{name}", data)
     project.configure(container)
-    figures = f"data: 31.5 MB would be written to {small_disk}, and 8.39 MB are free"
+    figures = f"data: 10.5 MB would be written to {small_disk}, and 8.39 MB are free"
     refused = project.json("plan", "d", "data", "--save", "small.plan")
     assert (refused.code, refused.codes) == (2, {"disk_too_small"}), str(refused)
     assert len(refused.data["actions"]) == len(_HALF_MB)
@@ -163,7 +171,7 @@ def test_the_page_shows_both_figures_and_plans_to_download_what_fits(
         container.put(f"data/{name}", data)
     project.configure(container)
     source = Source(project.root, project.root, "aml", "aml", {}, {**os.environ, **project.environ})
-    pages, figures = WebPages(source, tmp_path), f"31.5 MB would be written to {small_disk}, and 8.39 MB are free"
+    pages, figures = WebPages(source, tmp_path), f"10.5 MB would be written to {small_disk}, and 8.39 MB are free"
     try:
 
         def shown(answer: WebAnswer) -> str:
@@ -193,7 +201,7 @@ def test_the_first_file_without_room_ends_the_fetching(
     with_azcopy: Project, small_disk: Path, container: Container, service: str, words: tuple[str, ...]
 ) -> None:
     project = with_azcopy
-    files = {f"d{number % 5}/{number:03}": random.Random(number).randbytes(_MIB // 8) for number in range(400)}
+    files = {f"d{number % 5}/{number:03}": random.Random(number).randbytes(_MIB // 8) for number in range(200)}
     for name, data in files.items():
         container.put(f"data/{name}", data)
     # More than the disk has room for comes slowly: much of that would pass while a loaded machine notices.
@@ -205,8 +213,8 @@ def test_the_first_file_without_room_ends_the_fetching(
         there = read_tree(small_disk)
         assert there.items() <= hashes(files).items() and 0 < len(there) <= 64
         assert len(done.errors) == len(files) - len(there)
-        # The other 42 MB would be fetched in vain; files under way may be.
-        assert line.stats().downloaded < 20 << 20
+        # The other 18 MB would be fetched in vain; files under way may be.
+        assert line.stats().downloaded < 18 << 20
         line.inject()
         subprocess.run(["mount", "-o", "remount,size=128m", str(small_disk)], check=True)
         again = project.json("d", "data", *words)
@@ -486,7 +494,7 @@ def test_a_file_that_does_not_hold_still(
 
 @pytest.mark.parametrize("direction", ["u", "d"])
 def test_two_runs_on_one_prefix(direction: str, project: Project, container: Container, tally: Tally) -> None:
-    files = random_files(7, 120, [12 * _MIB])
+    files = random_files(7, 40, [5 * _MIB])
     if direction == "u":
         write_tree(project.data, files)
     else:
@@ -508,7 +516,7 @@ def test_two_runs_on_one_prefix(direction: str, project: Project, container: Con
 def test_a_blob_that_is_replaced_while_it_is_read(
     project: Project, container: Container, service: str, tally: Tally
 ) -> None:
-    old, new = os.urandom(24 * _MIB), os.urandom(24 * _MIB)
+    old, new = os.urandom(17 * _MIB), os.urandom(17 * _MIB)
     container.put("data/big.bin", old)
     with fault_proxy(service, Fault("drip", rate=1, seconds=1.5)) as proxy:
         project.configure(container, url=proxy.url)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import pytest
 
@@ -28,7 +29,7 @@ _WAYS = {
     "download": ("-c", "laion", "d", "data"),
 }
 # Of two blocks for the service, which fetches 64 MiB at a time, and of several for this machine.
-_SIZES = {"direct": 65 * MIB, "relay": 24 * MIB, "download": 24 * MIB}
+_SIZES = {"direct": 65 * MIB, "relay": 10 * MIB, "download": 18 * MIB}
 
 
 class Copying:
@@ -43,11 +44,23 @@ class Copying:
         self.way, self._words = way, (*_WAYS[way], "--overwrite", "--json")
         self._project, self._server, self._bucket, self._faulty = project, server, bucket, faulty
         self._container = container
-        self.first, self.second, self.third = random_files(31, 0, [_SIZES[way]] * 3).values()
+        self._versions = random_files(31, 0, [_SIZES[way]] * 3)
         fill(server, bucket, _SMALL)
         self.put(self.first)
         container.put(f"near/data/{_LARGE}", _BEFORE)
         write_tree(project.data, {_LARGE: _BEFORE})
+
+    @cached_property
+    def first(self) -> bytes:
+        return self._versions["large0.bin"]
+
+    @cached_property
+    def second(self) -> bytes:
+        return self._versions["large1.bin"]
+
+    @cached_property
+    def third(self) -> bytes:
+        return self._versions["large2.bin"]
 
     def start(self) -> subprocess.Popen[str]:
         """Begin the copy; returns once bytes of the large object have moved, and others are asked for and held."""
@@ -125,7 +138,9 @@ def copying(
 @pytest.mark.parametrize(
     "less", [pytest.param(0, id="replaced"), pytest.param(1, id="cut short", marks=pytest.mark.soak)]
 )
-@pytest.mark.parametrize("copying", _WAYS, indirect=True)
+@pytest.mark.parametrize(
+    "copying", [pytest.param("direct", marks=pytest.mark.soak), "relay", "download"], indirect=True
+)
 def test_an_object_that_changes_in_the_middle_is_copied_once_more(copying: Copying, less: int) -> None:
     process, body = copying.start(), copying.second[: len(copying.second) - less]
     copying.put(body)
