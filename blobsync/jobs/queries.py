@@ -61,8 +61,8 @@ DEFAULT_LIMIT = 20
 REPORT_LINES = 100
 # How many jobs that have not ended are asked for at once.
 MOST_ASKED = 200
-# Seconds between two queries of a job. Services limit the requests of all their users.
-FOLLOW_SECONDS, SERVICE_SECONDS = 1.0, 5.0
+# Seconds between two queries of a job: of this machine they read files; services limit the requests of all their users.
+_HERE_SECONDS, _FOLLOW_SECONDS, _SERVICE_SECONDS = 0.2, 1.0, 5.0
 # The logs of so many failed tasks of a sweep are searched for causes.
 _MOST_READ = 20
 _ALL_LINES = 10**9
@@ -636,4 +636,6 @@ def _alone(task: int | None) -> Collection[int] | None:
 
 
 def _pause(record: JobRecord) -> float:
-    return SERVICE_SECONDS if record.by or record.spec.platform in SERVICES else FOLLOW_SECONDS
+    if record.by or record.spec.platform in SERVICES:
+        return _SERVICE_SECONDS
+    return _HERE_SECONDS if record.spec.platform == "local" else _FOLLOW_SECONDS

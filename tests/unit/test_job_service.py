@@ -242,14 +242,15 @@ def test_an_error_with_one_job_does_not_keep_the_others_from_being_submitted_aga
     assert ["HUB_TOKEN" in error.message for error in done.errors] == [True]
 
 
-def test_jobs_are_looked_at_until_all_have_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("platform", "pause"), [("local", 0.2), ("slurm", 1.0)])
+def test_jobs_are_looked_at_until_all_have_ended(tmp_path: Path, platform: str, pause: float) -> None:
     fake = Changing(found=[(State.QUEUED, ""), (State.RUNNING, ""), (State.COMPLETED, ""), (State.COMPLETED, "")])
     slept: list[float] = []
-    cluster = Cluster("eu", "eu.yaml", tmp_path)
+    cluster = Cluster("eu", "eu.yaml", tmp_path, platform=platform)
     context = JobContext(tmp_path, os.environ, cluster, backends={"eu": fake}, sleep=slept.append)
     send(context, "train")
     seen = [found[0].state for found in acting(context).looks()]
-    assert seen == [State.QUEUED, State.RUNNING, State.COMPLETED] and len(slept) == 2
+    assert seen == [State.QUEUED, State.RUNNING, State.COMPLETED] and slept == [pause, pause]
 
 
 def test_resubmitting_an_ended_job_cancels_nothing(context: JobContext, fake: Ordered) -> None:
