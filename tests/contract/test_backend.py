@@ -216,6 +216,7 @@ def test_jobs_run_to_their_ends_once_each_and_are_listed(place: Place) -> None:
     assert place.backend.locate(unknown) is None
     place.backend.forget(unknown)
     place.backend.forget(unknown)
+    unprepared = place.submit("echo", "never", setup=("false",))
     first = place.hand_over(spec)
     assert place.hand_over(spec) == first, "one job, however often it is handed over"
     failing = ("exit", "7") if place.backend.name == "fake" else ("sh", "-c", "exit 7")
@@ -233,6 +234,7 @@ def test_jobs_run_to_their_ends_once_each_and_are_listed(place: Place) -> None:
     # Run history does not report the size of a log.
     assert log.size == (None if place.backend.name == "aml" else 12)
     assert place.until(second, State.FAILED).exit_code == 7
+    assert place.until(unprepared, State.FAILED).exit_code == 72, "a setup that fails is told from the program"
 
     infos = place.backend.get([second, lost, first])
     assert [info.run_id for info in infos] == [second.run_id, lost.run_id, first.run_id]
@@ -246,15 +248,12 @@ def test_jobs_run_to_their_ends_once_each_and_are_listed(place: Place) -> None:
     assert place.backend.get([first])[0].state is State.COMPLETED, "stopping what has ended changes nothing"
 
 
-def test_a_setup_that_fails_is_told_from_the_programs_failure(place: Place) -> None:
-    info = place.until(place.submit("echo", "never", setup=("false",)), State.FAILED)
-    assert info.exit_code == 72
-
-
 def test_cancelling_is_safe_to_repeat_also_where_the_answer_gets_lost(place: Place) -> None:
     ref = place.submit("sleep", "300")
     place.until(ref, State.RUNNING)
-    assert all(holder.user for holder in place.backend.blame())
+    assert all(holder.user and holder.native_id for holder in place.backend.blame())
+    summary = place.backend.summary()
+    assert summary.nodes_total and summary.jobs_running >= 0
     if place.lose_answers is not None:
         place.lose_answers(True)
         assert isinstance(place.backend.cancel(ref), Unknown)
@@ -287,12 +286,6 @@ def test_a_job_whose_acceptance_got_lost_is_found_again(place: Place) -> None:
     assert ref is not None and ref.run_id == spec.run_id
     place.until(ref, State.COMPLETED)
     assert place.texts(ref)["user_logs/std_log.txt"] == "kept\n"
-
-
-def test_it_says_what_it_can_and_what_is_free(place: Place) -> None:
-    summary = place.backend.summary()
-    assert summary.nodes_total and summary.jobs_running >= 0
-    assert all(holder.native_id for holder in place.backend.blame())
 
 
 def test_an_elastic_job_has_as_many_nodes_as_it_is_asked_to_have(place: Place) -> None:
