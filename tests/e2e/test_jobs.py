@@ -178,35 +178,10 @@ def lab(project: Project, container: Container, request: pytest.FixtureRequest) 
     return lab
 
 
-@pytest.mark.slurm
-def test_a_program_that_fails_on_one_node_of_slurm_ends_the_job_with_its_code(lab: Lab) -> None:
-    job = lab.until(lab.submit("uni", '[ "$RANK" = 1 ] && exit 7; sleep 300'))
-    assert (job["status"], job["exit_code"]) == ("Failed", 7)
-
-
-def test_below_the_id_of_a_job_stands_what_comes_next(lab: Lab) -> None:
-    *_, id, following = see(lab.project, "-c", "here", "submit", "true").answer()
-    assert following == f"blobsync: next: blobsync logs {id.rpartition('_')[2]} -F"
-
-
-def test_the_variable_names_the_project_of_a_command_that_runs_elsewhere(lab: Lab, tmp_path: Path) -> None:
-    job_id = lab.submit("here", "true")
-    lab.until(job_id)
-    file = lab.project.root / "aux_data/aml/here.yaml"
-    away = Project(tmp_path / "elsewhere", {**lab.project.environ, "AML_CONFIG_PATH": str(file)})
-    away.root.mkdir()
-    told = away.json("q")
-    assert told.code == 0, str(told)
-    assert [(job["job_id"], job["cluster"]) for job in told.data["jobs"]] == [(job_id, "here")]
-    away.environ["AML_CONFIG_PATH"] = str(file.parent)
-    refused = away.json("q")
-    assert refused.code == 2 and f"names the folder {file.parent}" in refused.errors[0]["message"], str(refused)
-    assert not list(away.root.iterdir())
-
-
 def test_a_list_of_jobs_fits_a_narrow_terminal(lab: Lab) -> None:
     command = ("python3", "-c", f"print({'1 + ' * 30}1)")
-    job_id = lab.ask("-c", "here", "submit", "--name", "a-name-that-is-long", *command)["job_id"]
+    *_, job_id, following = see(lab.project, "-c", "here", "submit", "--name", "a-name-that-is-long", *command).answer()
+    assert following == f"blobsync: next: blobsync logs {job_id.rpartition('_')[2]} -F"
     lab.until(job_id)
     heading, line, *_ = see(lab.project, "q", columns=80).answer()
     assert heading.split()[:3] == ["ID", "STATUS", "AGE"] and {"NAME", "COMMAND"} <= set(heading.split()), heading
@@ -286,12 +261,12 @@ def test_a_node_whose_python_is_too_old_for_blobsync_finds_another_one(lab: Lab)
     assert lab.scratch_is_empty
 
 
-@pytest.mark.parametrize("cluster", [ON_SLURM, pytest.param("here", marks=pytest.mark.soak)])
-def test_waiting_shows_the_output_and_ends_with_the_jobs_code(lab: Lab, cluster: str) -> None:
-    done = lab.run("-c", cluster, "submit", "--nodes", "1", "--wait", "echo one; echo two; exit 7", code=7)
-    assert done.out == "one\ntwo\n"
+@pytest.mark.slurm
+def test_waiting_shows_the_output_and_ends_with_the_code_of_the_one_node_that_failed(lab: Lab) -> None:
+    done = lab.run("-c", "uni", "submit", "--wait", 'echo one; [ "$RANK" = 1 ] && exit 7; sleep 300', code=7)
+    assert {"[0] one", "[1] one"} <= set(done.out.splitlines())
     newest = lab.ask("qf")["jobs"][0]
-    assert (newest["status"], newest["exit_code"], newest["cluster"]) == ("Failed", 7, cluster)
+    assert (newest["status"], newest["exit_code"], newest["cluster"]) == ("Failed", 7, "uni")
 
 
 @on_flat_accounts
@@ -373,7 +348,7 @@ def test_a_job_is_stopped_where_it_runs_whatever_its_cluster_file_is_called(lab:
 def test_a_cluster_that_cannot_be_asked_has_stopped_nothing(lab: Lab) -> None:
     job_id = lab.submit("here", "echo up; sleep 600")
     lab.until_up(job_id)
-    lab.run("q")
+    assert "running for:" in lab.run("q", job_id).out and lab.job(job_id)["elapsed_seconds"] >= 0
     history = lab.project.state / "jobs.sqlite"
     with sqlite3.connect(history) as database:
         (home,) = database.execute("select home from jobs").fetchone()
@@ -442,23 +417,37 @@ def test_resubmit_takes_the_number_of_gpus_and_the_cluster_from_the_options_of_a
     assert "-n works with submit, resubmit and local only" in lab.run("-n", "2", "q", old, code=2).err
 
 
-def test_the_folder_of_a_jobs_logs_names_it_too(lab: Lab) -> None:
-    job_id = lab.submit("here", "echo hello")
-    lab.until(job_id)
-    lab.run("q", job_id)
+def test_a_job_that_has_ended_is_found_by_what_names_it_and_left_no_secret(lab: Lab, tmp_path: Path) -> None:
+    job_id = lab.submit("here", "python3", "show.py")
+    assert lab.until(job_id)["status"] == "Completed"
+    lab.until_gone(job_id)
+    assert lab.run("--json", "q", "nothing", code=4).codes == {"job_not_found"}
+    assert [job["job_id"] for job in lab.ask("history")["jobs"]] == [job_id]
+    lab.run("-vv", "q", job_id)
     assert (lab.project.root / "assets" / job_id).is_dir()
-    for form in (f"{job_id}/", f"assets/{job_id}", f"assets/{job_id}/"):
-        assert lab.run("logs", form).out == "hello\n"
+    for form in (f"{job_id}/", f"assets/{job_id}/"):
+        assert lab.run("logs", form).out == "rank 0 is done\n"
         assert lab.ask("q", form)["jobs"][0]["job_id"] == job_id
-
-
-def test_a_running_job_says_how_long_it_has_been_running(lab: Lab) -> None:
-    job_id = lab.submit("here", "echo up; sleep 600")
-    lab.until(job_id, "Running")
-    assert "running for:" in lab.run("q", job_id).out
-    assert lab.job(job_id)["elapsed_seconds"] >= 0
-    lab.run("abort", job_id)
-    lab.until(job_id)
+    for path in lab.project.root.rglob("*"):
+        if path.is_file() and "aux_data" not in path.parts:
+            body = path.read_bytes()
+            assert b"hush-hush" not in body and b"sig=" not in body, path
+    dry = lab.run("-c", "here", "submit", "--dry-run", "true").out
+    assert "hush-hush" not in dry and "sig=" not in dry
+    # From elsewhere, by the variable, and where there is no program to ask.
+    file = lab.project.root / "aux_data/aml/here.yaml"
+    nothing = {"AML_CONFIG_PATH": str(file), "PATH": str(tmp_path)}
+    away = Project(tmp_path / "elsewhere", {**lab.project.environ, **nothing})
+    away.root.mkdir()
+    told = away.json("q")
+    assert told.code == 0, str(told)
+    assert [(job["job_id"], job["cluster"], job["status"]) for job in told.data["jobs"]] == [
+        (job_id, "here", "Completed")
+    ]
+    away.environ["AML_CONFIG_PATH"] = str(file.parent)
+    refused = away.json("q")
+    assert refused.code == 2 and f"names the folder {file.parent}" in refused.errors[0]["message"], str(refused)
+    assert not list(away.root.iterdir())
 
 
 @pytest.mark.soak
@@ -559,54 +548,54 @@ def test_a_warning_while_the_node_is_made_ready_reaches_the_program(lab: Lab, sl
 
 
 # Words of a shell, which no shell may read as such.
-NAMES = ["plain", "a b", "$(touch pwned)", "it's; touch pwned", '"{n}"', "`touch pwned`"]
+NAMES = ["plain", "a b", "$(touch pwned) `touch pwned`", 'it\'s; touch pwned "{n}"']
 
 
-@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+@pytest.mark.parametrize("cluster", [pytest.param("here", marks=pytest.mark.soak), ON_SLURM])
 def test_tasks_of_a_sweep_have_outputs_logs_and_ends_of_their_own(lab: Lab, cluster: str) -> None:
     platform = "local" if cluster == "here" else "slurm"
     lab.configure(cluster, platform, gpu_per_node=0, nodes=1, output="per_job", local={"slots": 4, "gpus": 0})
     again = lab.project.root.parent / "again"
     lab.project.root.joinpath("names.jsonl").write_text("".join(json.dumps({"name": name}) + "\n" for name in NAMES))
-    sweep = ("--sweep", "n=0..5", "--sweep-file", "names.jsonl", "--zip", "--parallel", "3")
+    sweep = ("--sweep", "n=0..3", "--sweep-file", "names.jsonl", "--zip", "--parallel", "2")
     line = (
         "printf '%s\\n' {name}; printf %s {name} > $BLOBSYNC_OUTPUT/name;"
         """ printf '{"loss": %s}' {n} > $BLOBSYNC_OUTPUT/result.json; """
-        f"[ -e {again} ] || case {{n}} in 2|4) kill -9 $$;; esac"
+        f"[ -e {again} ] || case {{n}} in 2|3) kill -9 $$;; esac"
     )
     job_id = lab.submit(cluster, *sweep, line)
     ended = lab.until(job_id)
-    assert (ended["status"], ended["exit_code"], ended["task_counts"]) == ("Failed", 137, {"Completed": 4, "Failed": 2})
+    assert (ended["status"], ended["exit_code"], ended["task_counts"]) == ("Failed", 137, {"Completed": 2, "Failed": 2})
     (shown,) = lab.ask("q", job_id)["jobs"]
     assert [(task["index"], task["exit_code"], task["last_line"]) for task in shown["tasks"]] == [
-        (number, 137 if number in (2, 4) else 0, name) for number, name in enumerate(NAMES)
+        (number, 137 if number in (2, 3) else 0, name) for number, name in enumerate(NAMES)
     ]
     assert shown["tasks"][1]["parameters"] == {"name": "a b", "n": "1"}
     (shown,) = lab.ask("q", job_id, "--metric", "result.json:loss:max", "--sort", "metric")["jobs"]
-    assert [task["metric"] for task in shown["tasks"]] == [5.0, 4.0, 3.0, 2.0, 1.0, 0.0]
-    assert "4 of 6 done, 2 failed" in lab.run("q").out
-    assert lab.run("logs", f"{job_id}/3").out == "it's; touch pwned\n"
+    assert [task["metric"] for task in shown["tasks"]] == [3.0, 2.0, 1.0, 0.0]
+    assert "2 of 4 done, 2 failed" in lab.run("q").out
+    assert lab.run("logs", f"{job_id}/3").out == f"{NAMES[3]}\n"
     alone = lab.run("logs", job_id)
     assert (
-        alone.out == "plain\n" and f"task 0 of 6; of task 2, which failed: blobsync logs {job_id[-8:]}/2" in alone.err
+        alone.out == "plain\n" and f"task 0 of 4; of task 2, which failed: blobsync logs {job_id[-8:]}/2" in alone.err
     )
     listed = lab.ask("outputs", f"{job_id}/3")["files"]
     assert [one["path"] for one in listed] == [f"output/{job_id}/3/name", f"output/{job_id}/3/result.json"]
     own = f"mine/output/{job_id}"
     assert lab.container.names(f"{own}/") == sorted(
-        f"{own}/{at}/{file}" for at in range(6) for file in ("name", "result.json")
+        f"{own}/{at}/{file}" for at in range(4) for file in ("name", "result.json")
     )
-    assert [lab.container.get(f"{own}/{at}/name").decode() for at in range(6)] == NAMES
+    assert [lab.container.get(f"{own}/{at}/name").decode() for at in range(4)] == NAMES
     board = JobContext(lab.project.root, {**os.environ, **lab.project.environ})
     handle = ArrayJob(board, board.history.find(job_id))
-    assert handle.results() == {number: {"loss": number} for number in range(6)}
-    assert [task.parameters["name"] for task in handle.tasks if task.exit_code] == [NAMES[2], NAMES[4]]
+    assert handle.results() == {number: {"loss": number} for number in range(4)}
+    assert [task.parameters["name"] for task in handle.tasks if task.exit_code] == NAMES[2:]
     again.touch()
     next_id = lab.ask("resubmit", job_id, "--failed")["job_id"]
     ended = lab.until(next_id)
     assert (ended["status"], ended["task_counts"]) == ("Completed", {"Completed": 2})
-    assert [task["index"] for task in lab.ask("q", next_id)["jobs"][0]["tasks"]] == [2, 4]
-    assert lab.container.get(f"mine/output/{next_id}/4/name").decode() == NAMES[4]
+    assert [task["index"] for task in lab.ask("q", next_id)["jobs"][0]["tasks"]] == [2, 3]
+    assert lab.container.get(f"mine/output/{next_id}/3/name").decode() == NAMES[3]
     assert lab.ask("resubmit", job_id, "--failed") == {"jobs": []}
     assert not list(lab.project.root.rglob("pwned")) and lab.scratch_is_empty
 
@@ -843,16 +832,20 @@ def test_the_next_look_removes_the_secrets_of_a_slurm_job_that_was_killed_whole(
     assert not secrets.exists()
 
 
-def test_ctrl_c_ends_the_waiting_and_not_the_job(lab: Lab) -> None:
+def test_ctrl_c_ends_the_waiting_and_not_the_job_whose_lines_are_shown_as_they_come(lab: Lab) -> None:
     gate = lab.project.root.parent / "gate"
-    script = f"echo begun; while [ ! -e {gate} ]; do sleep 0.1; done"
+    script = f"echo begun; while [ ! -e {gate} ]; do sleep 0.1; done; echo late"
     waiting = lab.project.start("-c", "here", "submit", "--wait", script)
     assert waiting.stdout and waiting.stdout.readline() == "begun\n"
     waiting.send_signal(signal.SIGINT)
     done = lab.project.finish(waiting)
     assert done.code == 130 and "keeps running" in done.err and "blobsync abort" in done.err
     job_id = lab.ask("qr")["jobs"][0]["job_id"]
+    follower = lab.project.start("logs", job_id, "-F")
+    assert follower.stdout and follower.stdout.readline() == "begun\n"
     gate.touch()
+    done = lab.project.finish(follower)
+    assert (done.code, done.out) == (0, "late\n")
     assert lab.until(job_id)["status"] == "Completed"
 
 
@@ -873,16 +866,6 @@ def test_jobs_survive_the_terminal_that_submitted_them(lab: Lab) -> None:
     assert lab.run("logs", job_id).out == "survived\n"
 
 
-def test_following_shows_lines_as_they_come(lab: Lab) -> None:
-    gate = lab.project.root.parent / "gate"
-    job_id = lab.submit("here", f"echo early; while [ ! -e {gate} ]; do sleep 0.1; done; echo late")
-    follower = lab.project.start("logs", job_id, "-F")
-    assert follower.stdout and follower.stdout.readline() == "early\n"
-    gate.touch()
-    done = lab.project.finish(follower)
-    assert (done.code, done.out) == (0, "late\n")
-
-
 def test_watch_tries_again_for_reasons_that_pass(lab: Lab) -> None:
     counter = lab.project.root.parent / "tries"
     flaky = f"echo x >> {counter}; [ $(wc -l < {counter}) -ge 3 ] || (echo ECC error on GPU 0; exit 1)"
@@ -895,30 +878,9 @@ def test_watch_tries_again_for_reasons_that_pass(lab: Lab) -> None:
     assert [attempt["status"] for attempt in answer["attempts"]] == ["Failed"]
 
 
-def test_no_secret_is_left_anywhere(lab: Lab) -> None:
-    job_id = lab.submit("here", "python3", "show.py")
-    assert lab.until(job_id)["status"] == "Completed"
-    lab.until_gone(job_id)
-    lab.run("-vv", "q", job_id)
-    texts = {path: path.read_bytes() for path in lab.project.root.rglob("*") if path.is_file()}
-    for path, body in texts.items():
-        if "aux_data" not in path.parts:
-            assert b"hush-hush" not in body and b"sig=" not in body, path
-    dry = lab.run("-c", "here", "submit", "--dry-run", "true").out
-    assert "hush-hush" not in dry and "sig=" not in dry
-
-
-def test_the_history_has_every_job_and_says_what_it_does_not_have(lab: Lab) -> None:
-    ids = [lab.submit("here", "true") for _ in range(2)]
-    assert lab.run("--json", "q", "nothing", code=4).codes == {"job_not_found"}
-    assert [job["job_id"] for job in lab.ask("history")["jobs"]] == ids[::-1]
-    for job_id in ids:
-        lab.until(job_id)
-
-
-@pytest.mark.parametrize(("words", "code", "out"), [(["exit 4"], 4, ""), (["echo", "$RANK", "a b"], 0, "$RANK a b\n")])
-def test_local_runs_in_the_foreground(lab: Lab, words: list[str], code: int, out: str) -> None:
-    assert lab.run("-c", "here", "local", *words, code=code).out == out
+def test_local_runs_in_the_foreground(lab: Lab) -> None:
+    assert lab.run("-c", "here", "local", "exit 4", code=4).out == ""
+    assert lab.run("-c", "here", "local", "echo", "$RANK", "a b").out == "$RANK a b\n"
 
 
 TELL = "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE"
@@ -937,8 +899,8 @@ NEW: Mapping[str, Any] = {"platform": "local", "gpu_per_node": 1}
 @pytest.mark.parametrize(
     ("cluster", "gpus", "processes"),
     [
-        *((NEW, 2, 2), (ACT, 4, 4), (ACT, 0, 1)),
-        *(pytest.param(*each, marks=pytest.mark.soak) for each in ((NEW, 1, 1), (NEW, 0, 1), (ACT, 2, 2), (ACT, 8, 8))),
+        (ACT, 4, 4),
+        *(pytest.param(*each, marks=pytest.mark.soak) for each in ((NEW, 2, 2), (NEW, 0, 1), (ACT, 0, 1), (ACT, 8, 8))),
     ],
 )
 def test_local_starts_every_process_that_it_speaks_of(
@@ -1065,10 +1027,3 @@ def test_more_processes_than_a_node_has_fill_whole_nodes_of_slurm(lab: Lab) -> N
     assert said == [f"{rank} of 4 on {rank // 2}" for rank in range(4)]
     refused = lab.run("-c", "uni", "-n", "3", "submit", "--nodes", "2", "true", code=2)
     assert "cannot be divided evenly among 2 nodes" in refused.err
-
-
-def test_state_is_read_while_nothing_is_there_to_ask(lab: Lab, tmp_path: Path) -> None:
-    job_id = lab.submit("here", "true")
-    lab.until(job_id)
-    lab.project.environ["PATH"] = str(tmp_path)
-    assert lab.job(job_id)["status"] == "Completed"

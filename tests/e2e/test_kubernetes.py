@@ -50,7 +50,7 @@ if not done:
 # More than the kubelet keeps, and faster than it is read.
 TALKING = """\
 import os, sys, time
-for number in range(24_000):
+for number in range(12_000):
     print(f"line {number} of what nobody may lose")
     if number % 1_000 == 9:
         sys.stdout.flush()
@@ -406,6 +406,10 @@ def test_refusals_of_the_cluster_leave_nothing_behind(lab: KubeLab, kube_cluster
     said = lab.run("-c", "gone", "submit", "true", code=2)
     assert "remove what was made" not in said.err
     assert 'context "no-such-context" does not exist' in said.err and "kubectl config get-contexts" in said.err
+    lab.kubernetes("queued", kubernetes={"queue": "team"})
+    said = lab.run("-c", "queued", "submit", "true", code=1)
+    assert "the cluster has no Kueue, so a job in queue team would wait forever" in said.err
+    assert "omit kubernetes.queue, or install Kueue" in said.err
     # What belongs to a job that was removed is collected a moment later.
     kinds = ("get", "jobs,secrets,configmaps,services,pods", "-n", lab.namespace)
     cluster.until(lambda: cluster.json(*kinds)["items"] == [], "nothing is left")
@@ -457,16 +461,6 @@ def test_what_the_server_warns_of_is_shown_and_a_refused_pod_is_a_reason(
         cluster.allow_all()
     assert "kubernetes: {security_context: restricted} makes such pods" in said.err
     lab.run("a", lab.ask("q")["jobs"][0]["job_id"])
-
-
-def test_a_queue_of_a_cluster_without_kueue_is_refused(lab: KubeLab, kube_cluster: RealCluster) -> None:
-    stand_in(kube_cluster)
-    lab.kubernetes(kubernetes={"queue": "team"})
-    said = lab.run("-c", "k8s", "submit", "true", code=1)
-    assert "the cluster has no Kueue, so a job in queue team would wait forever" in said.err
-    assert "omit kubernetes.queue, or install Kueue" in said.err
-    assert kube_cluster.json("get", "jobs,secrets,configmaps", "-n", lab.namespace)["items"] == []
-    assert lab.ask("q")["jobs"] == []
 
 
 @pytest.mark.soak
@@ -527,7 +521,7 @@ def test_following_continues_after_the_server_was_away(lab: KubeLab, kube_cluste
 
 def test_no_line_of_a_log_that_rotates_is_lost(lab: KubeLab, kube_cluster: RealCluster) -> None:
     cluster = stand_in(kube_cluster)
-    cluster.rotate_logs(40_000)
+    cluster.rotate_logs(20_000)
     try:
         seen = f"/tmp/seen-in-{lab.namespace}"
         job_id = lab.submit("k8s", "python3", "talking.py", seen)
@@ -540,7 +534,7 @@ def test_no_line_of_a_log_that_rotates_is_lost(lab: KubeLab, kube_cluster: RealC
         done = lab.project.finish(following)
     finally:
         cluster.rotate_logs()
-    every = [f"line {number} of what nobody may lose" for number in range(24_000)]
+    every = [f"line {number} of what nobody may lose" for number in range(12_000)]
     assert done.code == 0 and followed.splitlines() == every, done.err
     copy = lab.project.root / "assets" / job_id / "user_logs" / "std_log.txt"
     assert copy.read_text().splitlines() == every
@@ -548,7 +542,7 @@ def test_no_line_of_a_log_that_rotates_is_lost(lab: KubeLab, kube_cluster: RealC
     served = cluster.kubectl("logs", "-n", lab.namespace, pod).stdout
     assert "line 12 of" not in served, "the kubelet has thrown nothing away"
     # A copy with a gap, as earlier versions made it, is replaced; so is a missing one.
-    copy.write_text("\n".join([*every[:9_000], *every[12_000:23_000]]) + "\n")
+    copy.write_text("\n".join([*every[:4_000], *every[6_000:11_000]]) + "\n")
     for _ in range(2):
         assert lab.run("logs", job_id).out.splitlines() == every
         assert copy.read_text().splitlines() == every

@@ -218,18 +218,15 @@ def tunnel(project: Project, tmp_path: Path) -> Iterator[NamedTunnel]:
         project.run("tunnel", "close", "box")
 
 
-def test_a_tunnel_with_a_name_takes_another_port_where_its_own_is_taken(tunnel: NamedTunnel) -> None:
+def test_a_tunnel_with_a_name_leads_through_a_bastion_connects_again_and_is_removed_once_closed(
+    tunnel: NamedTunnel,
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", tunnel.local))
         taken.listen()
         moved = tunnel.open()
     assert moved.code == 0 and moved.data["open_at"] != tunnel.local and "is taken" in moved.err, str(moved)
     tunnel.close()
-    assert tunnel.open().data["open_at"] == tunnel.local
-    tunnel.close()
-
-
-def test_a_tunnel_with_a_name_leads_through_a_bastion_and_connects_again(tunnel: NamedTunnel) -> None:
     opened = tunnel.open()
     assert opened.data["open"] and opened.data["open_at"] == tunnel.local
     assert listeners()[tunnel.local] == {"127.0.0.1"}
@@ -237,7 +234,10 @@ def test_a_tunnel_with_a_name_leads_through_a_bastion_and_connects_again(tunnel:
     assert tunnel.bastion.cut() == 1
     assert wait_until(lambda: tunnel.restarts() == 1, seconds=PATIENCE, pause=0.3)
     assert tunnel.echo(opened) == "through\n"
+    assert tunnel.project.run("tunnel", "rm", "box").code == 2
     tunnel.close()
+    assert tunnel.project.run("tunnel", "rm", "box").code == 0
+    assert tunnel.open().code == 4
 
 
 def test_a_tunnel_with_a_name_is_taken_over_when_the_process_that_keeps_it_was_killed(tunnel: NamedTunnel) -> None:
@@ -251,17 +251,7 @@ def test_a_tunnel_with_a_name_is_taken_over_when_the_process_that_keeps_it_was_k
     assert again.data["open_at"] == tunnel.local and tunnel.echo(again) == "through\n"
     tunnel.close()
     assert tunnel.local not in listeners()
-
-
-def test_a_tunnel_with_a_name_is_removed_once_it_is_closed(tunnel: NamedTunnel) -> None:
-    tunnel.open()
-    assert tunnel.project.run("tunnel", "rm", "box").code == 2
-    tunnel.close()
-    assert tunnel.project.run("tunnel", "rm", "box").code == 0
-    assert tunnel.open().code == 4
-
-
-def test_a_tunnel_to_a_machine_that_does_not_answer_says_what_ssh_says(tunnel: NamedTunnel) -> None:
+    # A machine that does not answer: what ssh says.
     tunnel.box.stop()
     failed = tunnel.open()
     assert failed.code == 2 and "Connection refused" in failed.errors[0]["message"], str(failed)
