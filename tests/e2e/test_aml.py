@@ -526,13 +526,6 @@ def test_a_folder_inside_one_that_is_only_read(lab: Lab) -> None:
     assert not lab.container.names("path/to/data/deep/coco/new")
 
 
-def test_a_setup_that_fails(lab: Lab) -> None:
-    lab.cluster(setup="echo preparing; exit 5")
-    done = lab.until(lab.submit("--single", "true"))
-    assert (done["status"], done["exit_code"]) == ("Failed", 72)
-    assert "Setup" in {cause["code"] for cause in done["causes"]}
-
-
 def test_what_jobs_cannot_use_is_told_by_config_check_and_submit(lab: Lab) -> None:
     entries = yaml.safe_load(ACT_EXAMPLE)["config_param"]
     entries["code_path"]["submit_with_url"] = True

@@ -316,7 +316,7 @@ def test_abort_stops_a_sleeping_job_and_can_be_repeated(lab: Lab, cluster: str) 
 
 
 @pytest.mark.parametrize(
-    "way", ["link", "taken over", *(pytest.param(way, marks=pytest.mark.soak) for way in ("variable", "-p"))]
+    "way", ["taken over", *(pytest.param(way, marks=pytest.mark.soak) for way in ("link", "variable", "-p"))]
 )
 def test_a_job_is_stopped_where_it_runs_whatever_its_cluster_file_is_called(lab: Lab, way: str) -> None:
     clusters, elsewhere = lab.project.root / "aux_data" / "aml", lab.project.root / "v100.yaml"
