@@ -26,13 +26,11 @@ _LINES = 40
 
 
 def settled(session: Session, project: Project, made: TransferPlan) -> TransferPlan:
-    """The plan with its conflicts resolved as the user says; unchanged if nobody can be asked, or nothing is chosen.
+    """A plan with conflicts, resolved as the user says; unchanged if nobody can be asked, or nothing is chosen.
 
     Of copies it asks nothing: their source is only read. Raises ``CommandInterruptedError`` on Ctrl-C.
     """
-    from blobsync.plan.transfer_plan import Action
-
-    if not made.count(Action.CONFLICT) or not made.settles_both_ends or not can_ask(session):
+    if not made.settles_both_ends or not can_ask(session):
         return made
     keep = _answers(session, project, made)
     return project.settle(made, keep) if keep else made

@@ -267,7 +267,7 @@ def _transfer(
             made = _plan(session, project, direction, paths, options)
             if _is_for_good(session, made, asks=not (dry_run or yes)):
                 made = _plan(session, project, direction, paths, replace(options, no_trash=True))
-        if not (dry_run or yes):
+        if made.conflicts and not (dry_run or yes):
             from blobsync.cli.conflicts import settled
 
             made = settled(session, project, made)

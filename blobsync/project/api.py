@@ -423,11 +423,17 @@ class Project:
             elif (found := self.features(container)).tells_recovery:
                 yield f"{container} {found.recovery}"
 
+    @property
+    def _demands_undo(self) -> bool:
+        return self.cluster.text("undo") == "required"
+
     def _not_undone(self, plan: TransferPlan) -> Iterator[FileFailure]:
         """Refusals by ``undo: required``."""
-        from blobsync.project.undo import demands_undo, not_undone
+        if not self._demands_undo:
+            return
+        from blobsync.project.undo import not_undone
 
-        for container, replaces in plan.written_over.items() if demands_undo(self.cluster) else ():
+        for container, replaces in plan.written_over.items():
             yield from not_undone(container, self.features(container, afresh=True), replaces=replaces)
 
     def _begun(self, plan: TransferPlan) -> Path | None:
@@ -946,9 +952,11 @@ class Project:
 
     def _demand_undo(self, deletions: Sequence[removal.Deletion]) -> None:
         """Raise ``UndoImpossibleError`` by ``undo: required``."""
-        from blobsync.project.undo import demands_undo, not_undone
+        if not self._demands_undo:
+            return
+        from blobsync.project.undo import not_undone
 
-        for container in {each.place.remote.container for each in deletions} if demands_undo(self.cluster) else ():
+        for container in {each.place.remote.container for each in deletions}:
             for refusal in not_undone(container, self.features(container, afresh=True), replaces=False):
                 raise UndoImpossibleError(refusal.message, hint=refusal.hint, path=refusal.path)
 

@@ -20,7 +20,6 @@ from blobsync.base.file_states import SNAPSHOT, FileState, LocalState, RemoteSta
 from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation
 from blobsync.base.plan_reasons import Reason
 from blobsync.config.mapping import Resolution
-from blobsync.config.model import Cluster
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.local.index import Record
 from blobsync.plan.project_context import ProjectContext
@@ -255,11 +254,6 @@ def _equal_here(run: Undoing, files: Mapping[str, _File]) -> dict[str, LocalStat
 
     found = side_by_side(read, list(files), reading_threads(), run.context.stop)
     return {path: state for path, state in zip(files, found, strict=True) if state is not None}
-
-
-def demands_undo(cluster: Cluster) -> bool:
-    """Whether the cluster file says ``undo: required``."""
-    return cluster.text("undo") == "required"
 
 
 def not_undone(container: BlobContainer, features: AccountFeatures, *, replaces: bool) -> tuple[FileFailure, ...]:
