@@ -185,7 +185,7 @@ def test_the_power_fails_at_each_wait_of_an_upload(
     known = _blobs(container)
     for number in range(1, WAITS + 1):
         # So many that blocks of the index are divided.
-        new = {f"{os.urandom(2).hex()}{at:060}": b"%d" % number for at in range(60)}
+        new = {f"{os.urandom(2).hex()}{at:060}": b"%d" % number for at in range(25)}
         write_tree(project.data, {"a": os.urandom(100), **new})
         code, possible = disk.cut(number, "u", "data")
         assert code == -signal.SIGKILL, f"only {disk.waits()} waits"
