@@ -135,14 +135,12 @@ def test_a_job_is_submitted_from_the_form_followed_to_its_end_and_loaded_again(d
     with web_server(desk) as server, window(browser, server) as seen:
         page = seen.page
         page.goto(f"{server.address}/new-job")
-        assert faults(page) == []
         line = _fill_the_form(page, desk)
         # Who answers a question with no can still press every button.
         page.once("dialog", lambda dialog: dialog.dismiss())
         page.get_by_role("button", name="Synchronize code").click()
         page.get_by_role("button", name="Submit", exact=True).click()
         _follow_the_job(page, desk)
-        assert faults(page) == []
         _find_in_its_logs(page)
         page.goto(f"{server.address}/new-job")
         _load_it_from_the_history(page, desk, line)
@@ -244,7 +242,6 @@ def test_outputs_of_a_job_are_listed_and_a_link_to_one_works(
         page.goto(f"{server.address}/jobs/{run_id}")
         page.locator("summary", has_text="Outputs").click()
         expect(page.locator("#outputs")).to_contain_text("output/<b>.bin")
-        assert faults(page) == []
         page.get_by_role("button", name="Link to output/<b>.bin").click()
         url = page.get_by_label("Link", exact=True).input_value()
         with urllib.request.urlopen(url) as answer:
@@ -271,7 +268,6 @@ def test_an_output_on_the_disk_has_a_link_once_it_is_uploaded(
         page.locator("summary", has_text="Outputs").click()
         expect(page.locator("#outputs")).to_contain_text("They are in the project's folder.")
         expect(page.locator("#outputs")).to_contain_text("on this machine")
-        assert faults(page) == []
         page.get_by_role("button", name="Link to output/model.bin").click()
         upload = f"-c box u output/{run_id}/model.bin"
         expect(page.locator("main")).to_contain_text(f"blobsync {upload}")
@@ -320,7 +316,6 @@ def test_mistakes_stand_at_their_fields_while_typing_and_fields_are_those_of_the
         page.get_by_role("region", name="uni").get_by_role("button", name="Doctor").click()
         expect(page.locator("#doctor")).to_contain_text("Remedy:")
         assert "U0VOVElORUw" not in page.content()
-        assert faults(page) == []
         # Chromium reports each response 400 as failed; there is no other error.
         assert [error for error in seen.errors if "400" not in error] == []
         assert desk.json("q").data["jobs"] == []

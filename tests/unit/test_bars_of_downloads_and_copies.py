@@ -21,9 +21,10 @@ from tests.fakes.store import MemoryStore, Request
 
 MIB = 1 << 20
 # Some in one request, and some in blocks or ranges.
+# No two blocks of the large ones are equal: what repeats is as long as a prime.
 FILES = {f"small{at:02}": random.Random(at).randbytes(1000 + at) for at in range(40)} | {
-    "large0": random.Random(1).randbytes(20 * MIB),
-    "large1": random.Random(2).randbytes(33 * MIB + 1),
+    "large0": (random.Random(1).randbytes(65_537) * 321)[: 20 * MIB],
+    "large1": (random.Random(2).randbytes(65_537) * 530)[: 33 * MIB + 1],
 }
 WHOLE = sum(map(len, FILES.values()))
 
