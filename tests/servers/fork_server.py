@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 LENGTH = struct.Struct("!I")
-# What starts a thread when it is imported, what is sent to nodes as text, and what only servers of pages need.
-_LEFT_OUT = ("blobsync.project.transfer", "blobsync.node.standalone", "blobsync.web")
+# What starts a thread when it is imported, and what is sent to nodes as text.
+_LEFT_OUT = ("blobsync.project.transfer", "blobsync.node.standalone")
 # What commands import late, and what the proxies of ``tests/servers`` need.
 _MORE = (
     *("azure.core.pipeline.policies", "azure.identity", "boto3", "botocore.config", "botocore.session"),
