@@ -18,9 +18,10 @@ from pathlib import Path
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.local.index import Index, Record
+from blobsync.local.link_policy import LinkPolicy
 from blobsync.local.names import local_problem
 from blobsync.local.sorted_runs import Spill
-from blobsync.local.tree import LinkPolicy, walk
+from blobsync.local.tree import walk
 from blobsync.plan.decisions import check_names, decide
 from blobsync.plan.pairing import HeldFiles, Pair
 from blobsync.plan.transfer_options import TransferOptions

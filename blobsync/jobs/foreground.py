@@ -26,7 +26,7 @@ from blobsync.config.trusted_links import load_trusted_links
 from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.spec import JobSpec
-from blobsync.local.tree import demand_trust
+from blobsync.local.link_policy import demand_trust
 
 _DOCKER_SECONDS = 30.0
 _DEFAULT_SHM = "8g"

@@ -27,6 +27,7 @@ from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import LocalFileError, PreconditionFailedError
 from blobsync.base.file_states import FileState, LocalState, regular_only
 from blobsync.config.mapping import is_below
+from blobsync.local.link_policy import is_protected
 from blobsync.local.names import RelativeName
 from blobsync.local.os_errors import ChangedWhileReadError, NotAFileError, local_error, naming
 from blobsync.local.part_files import (
@@ -39,7 +40,6 @@ from blobsync.local.part_files import (
     unnamed_work,
 )
 from blobsync.local.trash import put_aside
-from blobsync.local.tree import is_protected
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that replaced a file must not wait for a writer.

@@ -30,10 +30,11 @@ from blobsync.keep.round_plan import PlannedRound, changed_pairs, forget_replace
 from blobsync.keep.set_uploads import Uploaded
 from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index, PairIndex
+from blobsync.local.link_policy import LinkPolicy
 from blobsync.local.names import local_problem
 from blobsync.local.os_errors import raise_unless_gone
 from blobsync.local.resume_records import BlockJournal
-from blobsync.local.tree import LinkPolicy, ignores_case
+from blobsync.local.tree import ignores_case
 from blobsync.node.job import NodeJob
 from blobsync.node.ranks import NotReadyError
 from blobsync.plan.blocks import partial_uploads

@@ -16,7 +16,8 @@ from blobsync.base.formatting import count_text
 from blobsync.base.locations import SOURCE_OPTION, BlobLocation, LocalLocation, Location, is_given, is_source
 from blobsync.base.plan_reasons import Reason
 from blobsync.local import names
-from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
+from blobsync.local.link_policy import LinkPolicy, demand_trust, way_to
+from blobsync.local.tree import ignores_case
 from blobsync.plan.blocks import for_engine, partial_uploads, with_on_record
 from blobsync.plan.decisions import Decisions, Settlement, check_names, guard_mirror, leave_out
 from blobsync.plan.engine_model import (

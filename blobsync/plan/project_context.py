@@ -16,9 +16,9 @@ from blobsync.config.project_root import STATE_FOLDER
 from blobsync.config.trusted_links import OutsideLink
 from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index, PairIndex
+from blobsync.local.link_policy import way_to
 from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.sorted_runs import Spill
-from blobsync.local.tree import way_to
 from blobsync.plan.transfer_plan import IndexKey, Part, PlanPart, Shape
 from blobsync.store.old_contents import OldContent, with_old_contents
 from blobsync.store.open_locations import Connections, OpenLocation, location_of

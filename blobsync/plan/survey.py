@@ -39,11 +39,12 @@ from blobsync.base.plan_reasons import Reason
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.files import SourceFile, hash_file, reading_threads
 from blobsync.local.index import PairIndex, Record
+from blobsync.local.link_policy import LinkPolicy
 from blobsync.local.names import OWN_BLOBS, is_temporary, local_problem
 from blobsync.local.os_errors import ChangedWhileReadError, where_to_look
 from blobsync.local.resume_records import BlockJournal
 from blobsync.local.sorted_runs import Spill, Spool
-from blobsync.local.tree import LinkPolicy, walk
+from blobsync.local.tree import walk
 from blobsync.plan.blocks import ONE_REQUEST, digests_of
 from blobsync.plan.left_out_files import FAULTS, IN_THE_WAY, ExcludedFiles, Exclusion, LeftOut, left_out_message
 from blobsync.plan.name_clashes import blob_hint, both_hint

@@ -36,8 +36,9 @@ from blobsync.config.model import FolderEntry
 from blobsync.keep.keeper import EVERYWHERE, Files, Keeper
 from blobsync.keep.round_plan import Presumption, plan_round, shape_conflicts
 from blobsync.keep.watcher import FolderWatcher, Listen, Walk, installed_listener
+from blobsync.local.link_policy import LinkPolicy
 from blobsync.local.os_errors import where_to_look
-from blobsync.local.tree import LinkPolicy, TreeEntry, walk
+from blobsync.local.tree import TreeEntry, walk
 from blobsync.plan.blocks import partial_uploads
 from blobsync.plan.path_mapping import Leg, legs, rooted
 from blobsync.plan.planner import check_links, request_for

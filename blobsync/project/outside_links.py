@@ -8,7 +8,7 @@ from pathlib import Path
 from blobsync.base.errors import UsageError
 from blobsync.config.mapping import project_relative
 from blobsync.config.trusted_links import OutsideLink, load_trusted_links, save_trusted_links
-from blobsync.local.tree import way_to
+from blobsync.local.link_policy import way_to
 
 
 def agreed(root: Path, environ: Mapping[str, str]) -> tuple[OutsideLink, ...]:

@@ -18,7 +18,7 @@ import pytest
 from blobsync.base.events import Event, Note
 from blobsync.base.plan_reasons import Reason
 from blobsync.keep.watcher import FolderWatcher, file_system_of, installed_listener, watched_folders
-from blobsync.local.tree import LinkPolicy
+from blobsync.local.link_policy import LinkPolicy
 from blobsync.project.keep import walk_of
 from tests.waiting import wait_until
 

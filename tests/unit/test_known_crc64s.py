@@ -13,7 +13,7 @@ from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.plan_reasons import Reason
 from blobsync.config.mapping import resolve
 from blobsync.local.index import BlobChecksums, Index, PairIndex, Record
-from blobsync.local.tree import LinkPolicy
+from blobsync.local.link_policy import LinkPolicy
 from blobsync.plan.pairing import Pair
 from blobsync.plan.survey import Request, complete, hash_with_crc64, known_crc64s
 from blobsync.plan.transfer_plan import Action

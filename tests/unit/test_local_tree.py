@@ -9,7 +9,8 @@ import pytest
 
 from blobsync.base.errors import LocalFileError
 from blobsync.base.plan_reasons import Reason
-from blobsync.local.tree import LinkPolicy, TreeEntry, ignores_case, walk
+from blobsync.local.link_policy import LinkPolicy
+from blobsync.local.tree import TreeEntry, ignores_case, walk
 
 
 @pytest.fixture

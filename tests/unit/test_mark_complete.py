@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.local.link_policy import LinkPolicy
 from blobsync.local.mark_complete import is_request, mark_complete, requests_beside, requests_in
 from blobsync.local.names import is_temporary
-from blobsync.local.tree import LinkPolicy, walk
+from blobsync.local.tree import walk
 
 SAY = "import sys, blobsync; blobsync.mark_complete(sys.argv[1], ranks=int(sys.argv[2]))"
 

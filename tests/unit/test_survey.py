@@ -20,9 +20,9 @@ from blobsync.base.locations import LocalLocation
 from blobsync.base.plan_reasons import Reason
 from blobsync.base.stopping import StopRequest
 from blobsync.local.index import Index, Record
+from blobsync.local.link_policy import LinkPolicy
 from blobsync.local.resume_records import BlockJournal
 from blobsync.local.sorted_runs import Spill
-from blobsync.local.tree import LinkPolicy
 from blobsync.plan.left_out_files import Exclusion
 from blobsync.plan.pairing import Pair
 from blobsync.plan.parallel_listing import LONG

@@ -12,8 +12,8 @@ import pytest
 from blobsync.base.errors import NothingMatchedError
 from blobsync.base.locations import LocalLocation
 from blobsync.config.mapping import resolve
+from blobsync.local.link_policy import LinkPolicy
 from blobsync.local.sorted_runs import IN_MEMORY, Spill
-from blobsync.local.tree import LinkPolicy
 from blobsync.plan.survey import Request
 from blobsync.plan.transfer_plan import IndexKey, Part, PlanPart, Route
 from blobsync.project.browse import path_status
