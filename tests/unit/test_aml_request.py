@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from blobsync.backends.aml.datastores import for_code, make
+from blobsync.backends.aml.job_secrets import close_secrets, node_secrets, with_seal_keys
 from blobsync.backends.aml.node_start import open_secrets, placed
 from blobsync.backends.aml.replies import AmlReply, read_spec, spec_tags
-from blobsync.backends.aml.request import build_request, close_secrets, node_secrets, with_seal_keys
+from blobsync.backends.aml.request import build_request
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.redaction import SasToken
 from blobsync.jobspec.make_spec import SubmitRequest, describe

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.backends.aml.request import node_secrets, with_seal_keys
+from blobsync.backends.aml.job_secrets import node_secrets, with_seal_keys
 from blobsync.backends.kubernetes.request import SECRETS_KEY, with_own_keys
 from blobsync.base.errors import LocalFileError
 from blobsync.config.model import CheckpointRule

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.backends.aml.request import node_secrets, with_seal_keys
+from blobsync.backends.aml.job_secrets import node_secrets, with_seal_keys
 from blobsync.base.errors import LocalFileError
 from blobsync.base.redaction import Secret
 from blobsync.base.seals import SealKey

@@ -20,16 +20,9 @@ from blobsync.backends.aml.client import VIRTUAL_CLUSTER_VERSION, AmlClient
 from blobsync.backends.aml.computes import Computes
 from blobsync.backends.aml.foreign_jobs import read_foreign, tagged_ssh
 from blobsync.backends.aml.itp_and_singularity import virtual_cluster_id
+from blobsync.backends.aml.job_secrets import close_secrets, node_secrets, secrets_path, with_seal_keys
 from blobsync.backends.aml.replies import AmlReply
-from blobsync.backends.aml.request import (
-    AmlRequest,
-    build_request,
-    close_secrets,
-    node_secrets,
-    secrets_path,
-    with_seal_keys,
-    without_bundle,
-)
+from blobsync.backends.aml.request import AmlRequest, build_request, without_bundle
 from blobsync.backends.aml.ssh_service import find_az, find_public_key, read_address, ssh_proxy, tagged_machine
 from blobsync.backends.aml.sweep_job import MOST_TRIALS, is_sweep, read_sweep, trials_by_task
 from blobsync.backends.port_forwarding import (

@@ -1,4 +1,4 @@
-"""Makes Azure ML's requests from a job's specification and its cluster file. Pure; without secrets.
+"""Makes Azure ML's requests from a job's specification and its cluster file. Pure; without secrets (``job_secrets``).
 
 Field names and shapes: Microsoft.MachineLearningServices 2024-04-01 (mfe.json of azure-rest-api-specs).
 """
@@ -9,25 +9,24 @@ import base64
 import hashlib
 import json
 import re
-import secrets as random_source
 import shlex
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from blobsync.backends.aml import datastores as aml_storage
 from blobsync.backends.aml import itp_and_singularity as aml_platforms
 from blobsync.backends.aml.datastores import Datastore
+from blobsync.backends.aml.job_secrets import NOTHING, Opening, secrets_path
 from blobsync.backends.aml.replies import spec_tags
 from blobsync.backends.aml.sweep_job import COMMAND_WORD, MOST_TRIALS, as_sweep
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.config.job_keys import NESTED_HINT, enclosing, nested_sentence
 from blobsync.config.model import Cluster, WorkspaceConfig
 from blobsync.jobspec.node_archive import travelling_sources
-from blobsync.jobspec.node_sas import reached_by_nodes
-from blobsync.jobspec.spec import OWN_SECRETS, FolderLink, JobSpec, Secrets
+from blobsync.jobspec.spec import FolderLink, JobSpec
 
 ENVIRONMENT = "blobsync"
 # In effect all of the machine's memory, as in ACT; PyTorch's data loaders need it.
@@ -47,18 +46,6 @@ _IDENTITIES = {
     "user_identity": "UserIdentity",
     "useridentity": "UserIdentity",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What opens the blob with a job's secrets, as a part of the job's command: the blob's SHA-256, which nodes verify,
-    and the pad (base64). Who can read only one of the two, the job or the blob, learns nothing."""
-
-    digest: str = ""
-    pad: str = field(default="", repr=False)
-
-
-NOTHING = Opening()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,47 +163,6 @@ def _key_hint(key_file: str) -> str:
     key_file = key_file or "~/.ssh/id_ed25519.pub"
     for_now = f"""-p "{{ssh_public_key: '$(cat {key_file})'}}\""""
     return f"{made}write the line of {key_file} there, or for one command, before submit: {for_now}"
-
-
-def secrets_path(cluster: Cluster, spec: JobSpec) -> str:
-    """The path of the blob with the job's secrets; empty if it has none."""
-    if not spec.secret_env and spec.spread is None and not reached_by_nodes(spec):
-        return ""
-    if cluster.code is None:
-        what = "secret variables" if spec.secret_env else "the SAS of nodes that transfer and upload"
-        raise ConfigError(
-            f"{what} need a code_path, because they reach the nodes through its container",
-            file=cluster.file,
-            key="config_param.code_path",
-        )
-    return f"{cluster.code.path}.d/secrets/{spec.run_id}.json"
-
-
-def node_secrets(spec: JobSpec, secrets: Secrets) -> Secrets:
-    """The contents of that blob, with the SAS of what nodes access themselves; other data is in datastores."""
-    # Others may be able to read that container. Keys of seals are in the job's definition.
-    env = {name: value for name, value in secrets.env.items() if name not in OWN_SECRETS}
-    return Secrets({container: secrets.sas[container] for container in sorted(reached_by_nodes(spec))}, env)
-
-
-def with_seal_keys(job: Mapping[str, Any], secrets: Secrets) -> Mapping[str, Any]:
-    """The body of a job with the keys of its seals: **contains secrets**."""
-    keys = {name: value for name, value in secrets.env.items() if name in OWN_SECRETS}
-    if not keys:
-        return job
-    properties = job["properties"]
-    started = properties.get("trial", properties)
-    added = {"environmentVariables": {**started.get("environmentVariables", {}), **keys}}
-    added = {"trial": {**started, **added}} if "trial" in properties else added
-    return {**job, "properties": {**properties, **added}}
-
-
-def close_secrets(secrets: Secrets) -> tuple[bytes, Opening]:
-    """The blob of secrets, which says nothing without what opens it: a one-time pad of the same length."""
-    plain = secrets.to_json().encode()
-    pad = random_source.token_bytes(len(plain))
-    closed = bytes(one ^ other for one, other in zip(plain, pad, strict=True))
-    return closed, Opening(hashlib.sha256(closed).hexdigest(), base64.b64encode(pad).decode())
 
 
 def command_line(
