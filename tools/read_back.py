@@ -490,7 +490,7 @@ ROWS: tuple[ReadBack, ...] = (
             "node.standalone.interactive:fields_of",
             "node.standalone.interactive:is_own",
             "node.processes:_variables",
-            "node.processes:listeners",
+            "node.processes:processes_that_handle",
             "node.standalone.tensorboard_jupyter:read",
             "tunnels.named:TunnelFolder._has_mark",
             "spread.process_engine:cpu_clocks",

@@ -1,4 +1,4 @@
-"""The user's processes: started in process groups of their own, signalled, warned, cleaned up."""
+"""The user's processes: started in groups of their own, signalled, warned if they handle it, cleaned up."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class UserProcess:
             if self._image and number == signal.SIGKILL:
                 self._image.remove(self._name)
 
-    def warn(self, number: int) -> bool:
+    def warn_if_handled(self, number: int) -> bool:
         """Send a warning to the topmost process that handles it; False while none does.
 
         Workers inherit their parent's handler, but must not get the signal.
         """
         if self._child is None or self._child.poll() is not None:
             return True
-        listening = listeners(self._child.pid, number, f"{BOX}={self._name}" if self._image else "")
+        listening = processes_that_handle(self._child.pid, number, f"{BOX}={self._name}" if self._image else "")
         for pid in [pid for pid, parent in listening.items() if parent not in listening]:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
@@ -88,7 +88,7 @@ def start_error_code(error: OSError) -> int:
     return 127 if isinstance(error, FileNotFoundError) else 126
 
 
-def listeners(group: int, number: int, mark: str = "") -> dict[int, int]:
+def processes_that_handle(group: int, number: int, mark: str = "") -> dict[int, int]:
     """The processes of a group that catch a signal, or block it to wait for it, with their parents; see proc(5).
 
     Those in a container are not in the group; they have ``mark`` in their environment.

@@ -132,7 +132,9 @@ class Stopping:
             self._forward(number)
         if self._warnings and time.monotonic() >= self._look_again_at:
             self._look_again_at = time.monotonic() + _LOOK_SECONDS
-            self._warnings = [(process, number) for process, number in self._warnings if not process.warn(number)]
+            self._warnings = [
+                (process, number) for process, number in self._warnings if not process.warn_if_handled(number)
+            ]
         if failure and not self._job.stopped and not self.first_failure:
             self.first_failure, self._failed_at = failure, time.monotonic()
         since = time.monotonic() - self._failed_at

@@ -21,8 +21,8 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.exit_codes import shell_code
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import ProcessRunner
-from blobsync.tunnels.forwarder import TunnelKeeper
 from blobsync.tunnels.named import NamedTunnel, TunnelFolder
+from blobsync.tunnels.tunnel_keeper import TunnelKeeper
 
 _POLL_SECONDS = 0.2
 _LOOK_SECONDS = 5.0
@@ -45,7 +45,12 @@ def keep_tunnel(
         keeper.open()
         look_at = clock() + _LOOK_SECONDS
         while not folder.close.exists():
-            now = {"open": keeper.look(), "port": keeper.port, "restarts": keeper.restarts, "problem": keeper.problem}
+            now = {
+                "open": keeper.reopen_if_lost(),
+                "port": keeper.port,
+                "restarts": keeper.restarts,
+                "problem": keeper.problem,
+            }
             if now != written:
                 folder.write(folder.state, {**now, "job_id": order["job_id"]})
                 written = now

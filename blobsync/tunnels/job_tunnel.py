@@ -14,8 +14,8 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.states import refresh
 from blobsync.jobspec.spec import State
-from blobsync.tunnels.forwarder import TunnelKeeper
 from blobsync.tunnels.node_apps import BesideProgram, TunnelRequest, demand_tunnel
+from blobsync.tunnels.tunnel_keeper import TunnelKeeper
 
 # The default ports of these programs.
 _USUAL_PORTS = {"tensorboard": 6006, "jupyter": 8888}
@@ -69,7 +69,7 @@ class JobTunnel:
                 if self._program:
                     self._program.look()
                 if self._keeper:
-                    self._keeper.look()
+                    self._keeper.reopen_if_lost()
                 if time.monotonic() >= look_at:
                     # An unreachable cluster does not mean that the job has ended.
                     with suppress(BlobsyncError):

@@ -41,7 +41,7 @@ from blobsync.base.user_folders import (
     write_own,
 )
 from blobsync.local.state_dir import own_folder
-from blobsync.tunnels.forwarder import OPEN_SECONDS
+from blobsync.tunnels.tunnel_keeper import OPEN_SECONDS
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 # The local port of the first named tunnel; others follow.

@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from blobsync.base.redaction import SasToken
-from blobsync.tunnels.forwarder import is_answered
+from blobsync.tunnels.tunnel_keeper import is_answered
 from tests.e2e.aml_lab import PATIENCE, Lab, lab, stub
 from tests.e2e.world import blobsync_command, every_text_below
 from tests.servers.aml_stub import ARM_TOKEN, ML_TOKEN

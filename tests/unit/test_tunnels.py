@@ -31,9 +31,9 @@ from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMa
 from blobsync.base.process import RunningProcess
 from blobsync.node.standalone.tensorboard_jupyter import choose_port, environment_of, program_words, wait_until_open
 from blobsync.tunnels.background import keep_tunnel
-from blobsync.tunnels.forwarder import TunnelKeeper
 from blobsync.tunnels.named import NamedTunnel, TunnelFolder, Tunnels
 from blobsync.tunnels.node_apps import TunnelRequest, demand_tunnel
+from blobsync.tunnels.tunnel_keeper import TunnelKeeper
 from tests.fakes.runner import ScriptedRunner
 from tests.servers.other_user import needs_root, program_of_another_user
 
@@ -284,12 +284,12 @@ def test_a_line_that_drops_is_started_again_after_a_pause() -> None:
     first, second = FakeLine(), FakeLine()
     keeper, runner, clock, notes = make_keeper(first, second)
     keeper.open()
-    assert keeper.look() and keeper.look() and len(runner.started) == 1
+    assert keeper.reopen_if_lost() and keeper.reopen_if_lost() and len(runner.started) == 1
     first.ended, first.says = 255, "Timeout, server not responding."
-    assert not keeper.look() and not keeper.look() and len(runner.started) == 1
+    assert not keeper.reopen_if_lost() and not keeper.reopen_if_lost() and len(runner.started) == 1
     assert keeper.problem == "Timeout, server not responding."
     clock[0] += 1.1
-    assert keeper.look() and keeper.restarts == 1 and keeper.problem == ""
+    assert keeper.reopen_if_lost() and keeper.restarts == 1 and keeper.problem == ""
     assert notes == [
         "the tunnel is down, trying again: Timeout, server not responding.",
         "the tunnel is open again at 127.0.0.1:8888",
@@ -306,7 +306,7 @@ def test_failures_in_a_row_are_reported_once_and_tried_less_and_less_often() -> 
     keeper.open()
     first.ended, first.says = 255, "ssh could not open the tunnel: Connection refused"
     for _ in range(150):
-        keeper.look()
+        keeper.reopen_if_lost()
         clock[0] += 1.0
     assert 6 <= len(runner.started) <= 9 and len(notes) == 1
 

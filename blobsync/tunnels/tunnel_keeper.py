@@ -1,4 +1,4 @@
-"""Runs the command that forwards a port, and restarts it when it ends."""
+"""Keeps a forwarded port open: runs its command, and again, for the node of that moment, when it is lost."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TunnelKeeper:
             f"{argv[0]} did not open the tunnel within {OPEN_SECONDS:g} seconds: {_reason(output, None)}"
         )
 
-    def look(self) -> bool:
+    def reopen_if_lost(self) -> bool:
         """Restart it if it has ended and a restart is due; returns whether it is open. Failures raise nothing."""
         if self._child is not None:
             code = self._child.wait(0)
