@@ -183,7 +183,7 @@ READ_IN: Mapping[str, str] = {
     "max_nodes": "jobspec/make_spec.py",
     "engine": "project/engine_set.py",
     "trash": "project/trash.py",
-    "undo": "project/undo.py",
+    "undo": "project/api.py",
     "trash.days": "project/trash.py",
     "trash.size": "project/trash.py",
     "retries": "jobs/service.py",
