@@ -111,9 +111,9 @@ def demo(rest: Sequence[str]) -> int:
 def test(rest: Sequence[str]) -> int:
     if rest:
         return run([PYTHON, "-m", "pytest", *rest])
-    # Many tests wait, for Slurm, a server or a terminal: two more workers than cores keep these busy. In the order of
-    # the folders the short files of tests/unit come last; by the number of tests in a file, minutes of one would.
-    workers = min((os.cpu_count() or 1) + 2, 4)
+    # Many tests wait, for Slurm, a server or a terminal: more workers than cores keep these busy. In the order of the
+    # folders the short files of tests/unit come last; by the number of tests in a file, minutes of one would.
+    workers = min((os.cpu_count() or 1) + 4, 6)
     words: list[str | Path] = [
         PYTHON,
         "-m",

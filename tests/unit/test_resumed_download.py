@@ -35,8 +35,7 @@ from tests.fakes.tasks import noticed_by
 from tests.waiting import wait_until
 
 MIB = 1 << 20
-# Five ranges.
-SIZE = 32 * MIB + 5
+SIZE = 40 * MIB + 5
 BODY = random.Random(5).randbytes(SIZE)
 NAME = "store/data/large"
 DIRECT = TransferOptions(engine="direct")
@@ -141,7 +140,7 @@ def test_it_goes_on_from_what_is_there(world: World) -> None:
 
 def test_it_can_be_stopped_again_and_again(world: World) -> None:
     there = 0
-    for _ in range(3):
+    for _ in range(4):
         interrupted(world, requests=1)
         now = world.plan("d", "data", options=DIRECT).bytes_on_record
         assert now > there
@@ -349,16 +348,17 @@ def test_a_file_that_is_over_soon_leaves_nothing(tmp_path: Path) -> None:
 
 def test_what_landed_before_the_record_began_is_put_on_it(tmp_path: Path) -> None:
     world = new_world(tmp_path)
-    world.unfinished = RangeRecords(StateDir(tmp_path / "state"), worth_seconds=0.3)
+    world.unfinished = records = RangeRecords(StateDir(tmp_path / "state"), worth_seconds=0.3)
     plan = world.plan("d", "data", options=DIRECT)
     numbers, noticed = itertools.count(1), threading.Event()
 
     def before(request: Request) -> None:
         number = next(numbers) if request.operation == "get" else 0
-        if number == 4:
-            # The first three land meanwhile, and then it is time for a record.
+        if number == 5:
+            # The first four land meanwhile, and then it is time for a record, which saves each range at once.
+            records.worth_seconds = 0
             time.sleep(0.6)
-        elif number == 5:
+        elif number == 6:
             assert wait_until(lambda: on_record(world) >= 8 * MIB)
             ctrl_c(noticed)
 
