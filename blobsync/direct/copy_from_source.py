@@ -185,6 +185,7 @@ class CopyFromSourceJob(FileJob):
     def _url(self) -> SignedUrl:
         url = self._from.source_url(self._source, self._info.version, _URL_SECONDS)
         if url.length > LONGEST_SOURCE_URL:
+            # Its code's retry is the relay: ``carry_out`` has that engine move this one file.
             raise CopySourceRefusedError(
                 f"{self._source}: its URL is longer than the {LONGEST_SOURCE_URL:,} characters that the service takes",
                 path=self._source,

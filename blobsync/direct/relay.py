@@ -1,5 +1,7 @@
 """The engine that streams blobs through this machine, for copies that the service itself is not allowed to make.
 
+Which they are says ``relay_allowed`` in ``project/engine_set``; of a file that failed, ``Retry.RELAY``.
+
 Memory: at most ``BUFFERS`` bytes of content at once, whatever the sizes of the blobs; nothing is written to disk.
 """
 

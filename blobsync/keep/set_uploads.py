@@ -1,4 +1,4 @@
-"""Uploads sets of files (checkpoints) as one, marks them, and lets old ones go.
+"""Uploads sets of files (checkpoints) as one, marks them, and lets old ones go while a verified one stays.
 
 A mark is written last: after all files of a set were seen in the container as they are here, and if they are unchanged
 here since. A set that changes while it goes up gets no mark and goes again; one that is deleted meanwhile is dropped.

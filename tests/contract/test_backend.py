@@ -28,11 +28,9 @@ from tests.servers.aml_stub import serve as serve_aml
 from tests.servers.kube.cluster import RealCluster
 from tests.servers.kube_fixture import kube_cluster
 from tests.servers.slurm_fixture import slurm_cluster
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 __all__ = ["kube_cluster", "slurm_cluster"]
-
-PATIENCE = 60.0
 
 
 @dataclass
