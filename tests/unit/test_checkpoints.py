@@ -275,6 +275,8 @@ def test_versions_of_an_overwritten_file_stay_in_threes() -> None:
     versions = [known("last.ckpt", None, float(at), stored=f"last.ckpt@{at}") for at in range(6)]
     rule = CheckpointRule("last.ckpt", keep_every=1000)
     assert names(kept(rule, versions)) == ["last.ckpt@3", "last.ckpt@4", "last.ckpt@5"]
+    assert names(kept(rule, versions[:5])) == ["last.ckpt@2", "last.ckpt@3", "last.ckpt@4"]
+    assert names(kept(rule, versions[:2])) == ["last.ckpt@0", "last.ckpt@1"]
     assert names(kept(replace(rule, keep_last=1), versions)) == ["last.ckpt@5"]
     assert len(kept(CheckpointRule("last.ckpt"), versions)) == 6, "nothing goes without a key that says so"
 
@@ -292,6 +294,7 @@ def test_the_value_in_a_json_file() -> None:
     assert value_at(trainer, "log_history.eval_loss") == 2.0
     for field_name in ("nothing", "log_history", "log_history.eval_loss.more", "best_metric.x"):
         assert value_at(trainer, field_name) is None
+    assert value_at({"log": [{"x": float("inf")}, {"x": 2.0}]}, "log.x") == 2.0
     for value in (float("nan"), float("inf"), True, "7", None):
         assert value_at({"a": value}, "a") is None
 
@@ -308,6 +311,7 @@ def test_seconds_behind_count_from_the_oldest_set_without_a_mark() -> None:
     assert seconds_behind(sets, lambda one: False, NOW) == 30
     assert seconds_behind(sets, lambda one: one.name == "a", NOW) == 10
     assert seconds_behind(sets, lambda one: True, NOW) is None
+    assert seconds_behind(sets, lambda one: False, NOW - 60) == 0, "a clock that was set back"
 
 
 # -- several files, stillness, and folders of DCP in one set ---------------------------------------------------------
