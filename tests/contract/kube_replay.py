@@ -158,7 +158,7 @@ def chosen(reply: dict[str, Any]) -> list[str]:
 def recording(scene: str) -> list[dict[str, Any]]:
     text = (RECORDINGS / f"{scene}.jsonl").read_text(encoding="utf-8")
     # A shorter grace period and shorter programs, in what is asked and in what is expected.
-    text = re.sub(r"sleep 6\b", "sleep 1", text)
+    text = re.sub(r"sleep 6\b", "sleep 3", text)
     text = re.sub(r'(\\*"(?:grace|terminationGracePeriodSeconds)\\*": ?)5\b', r"\g<1>1", text)
     return [json.loads(line) for line in text.splitlines()]
 
