@@ -439,6 +439,8 @@ def test_no_secret_is_where_others_can_read_it(lab: Lab) -> None:
     for secret in (SECRET, lab.container.key, ARM_TOKEN, ML_TOKEN):
         assert not [text[:80] for text in said if secret in text]
         assert not [file for file, data in kept if secret.encode() in data]
+    # Nor in the node's folder for temporary files, once the node's last process has ended.
+    assert wait_until(lambda: not list((lab.stub.folder / job_id / "tmp").iterdir()))
     # The bundle in the command is compressed.
     assert SECRET not in unpacked(lab.stub.jobs[job_id].body["properties"]["command"])
 

@@ -283,12 +283,14 @@ class AmlStub(ThreadingHTTPServer):
         for rank in range(total):
             env = {"PATH": f"{self._image()}:/usr/bin:/bin", "HOME": str(job.folder)}
             env.update(properties.get("environmentVariables", {}), BLOBSYNC_SCRATCH=str(job.folder / "scratch"))
+            env["TMPDIR"] = str(job.folder / "tmp")
             if distribution.get("distributionType") == "Mpi":
                 env.update(OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_LOCAL_RANK=str(rank % each))
                 env.update(OMPI_COMM_WORLD_SIZE=str(total), AZ_BATCH_MASTER_NODE="127.0.0.1:6000")
             elif distribution:
                 env.update(RANK=str(rank), LOCAL_RANK=str(rank % each), NODE_RANK=str(rank // each))
-            (job.folder / "scratch").mkdir(exist_ok=True, mode=0o700)
+            for own in ("scratch", "tmp"):
+                (job.folder / own).mkdir(exist_ok=True, mode=0o700)
             name = "std_log.txt" if total == 1 else f"std_log_process_{rank}.txt"
             with open(logs / name, "wb") as log:
                 job.processes.append(

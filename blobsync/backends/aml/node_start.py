@@ -15,6 +15,7 @@ import hashlib
 import hmac
 import json
 import os
+import shutil
 import sys
 import tempfile
 from typing import Any
@@ -28,6 +29,7 @@ def main(bundle: dict[str, Any], argv: list[str]) -> None:
     """Become one process of the job."""
     places = dict(word.partition("=")[::2] for word in argv)
     private = tempfile.mkdtemp(prefix="blobsync-")
+    remove_at_the_end(private)
     files = {**bundle["files"], "job.json": json.dumps(placed(bundle["job"], places))}
     for name, text in files.items():
         with open(os.path.join(private, name), "w", encoding="utf-8") as target:
@@ -44,6 +46,26 @@ def main(bundle: dict[str, Any], argv: list[str]) -> None:
         words += ["--secrets", opened]
     python, start = sys.executable, os.path.join(private, "bootstrap.py")
     os.execv(python, [python, "-I", start, *words])  # noqa: S606 - the program becomes another one
+
+
+def remove_at_the_end(folder: str) -> None:
+    """Remove ``folder`` when this process, or the program that it becomes, has ended, also if it is killed.
+
+    Only that program has the other end of a pipe, which closes with it: what it starts does not inherit it.
+    """
+    end, held = os.pipe()
+    os.set_inheritable(held, True)
+    if os.fork():
+        os.close(end)
+        return
+    os.close(held)
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    os.read(end, 1)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
 
 
 def open_secrets(secrets: str, digest: str, pad: str) -> bytes:
