@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from blobsync.node.transfers import NodeTransfers
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.jobs import Node, make_spec
 from tests.fakes.lineages import content, keys, sent
+from tests.waiting import PATIENCE
 
 RULE = CheckpointRule("checkpoint-*", settle_seconds=0)
 MARKS = ".blobsync/checkpoints/mine%2Foutput/me_1_0badcafe"
@@ -75,6 +77,7 @@ def test_a_checkpoint_is_marked_and_the_next_start_goes_on_from_it(node: Node, s
     assert spec.code is not None and mark["code"] == spec.code.digest
     assert "mine/output/checkpoint-30/model.bin" in service.blobs, "nothing is lost, though it is half"
     assert "checkpoint-30 is not complete" in node.node_log
+    assert node.log().startswith("restored nothing at 0\n"), "there was no mark"
 
     other = again(node)
     # What is no set comes back as it is.
@@ -85,18 +88,6 @@ def test_a_checkpoint_is_marked_and_the_next_start_goes_on_from_it(node: Node, s
     assert "checkpoint checkpoint-20 restored: 2 files" in other.node_log
 
 
-def test_a_job_without_a_mark_starts_from_nothing(node: Node) -> None:
-    assert node.do("node", spec_of(node, "true")).returncode == 0
-    assert node.log() == "restored nothing at 0\n"
-
-
-def test_none_brings_no_set_back(node: Node, service: BlobService) -> None:
-    node.do("node", spec_of(node, "train 10"))
-    other = again(node)
-    assert other.do("node", spec_of(other, "true", replace(RULE, restore="none"))).returncode == 0
-    assert other.log() == "restored nothing at 0\n" and "checkpoint-10" in marked(service)
-
-
 def test_a_set_that_was_changed_in_the_container_is_passed_over(node: Node, service: BlobService) -> None:
     node.do("node", spec_of(node, "train 10; train 20"))
     service.put("mine/output/checkpoint-20/model.bin", b"weights 99\n")
@@ -105,6 +96,14 @@ def test_a_set_that_was_changed_in_the_container_is_passed_over(node: Node, serv
     assert f"restored {other.root}/output/checkpoint-10 at 10" in other.log()
     assert "checkpoint-20 is passed over: mine/output/checkpoint-20/model.bin has other content" in other.node_log
     assert not (other.root / "output/checkpoint-20").exists()
+    service.put("mine/output/checkpoint-10/model.bin", b"weights 99\n")
+    done = again(node, 2).do("node", spec_of(node, "true"))
+    assert done.returncode == 72
+    assert "2 checkpoints marked, and none is as its mark says" in done.stderr
+    assert "restore: none" in done.stderr
+    third = again(node, 3)
+    assert third.do("node", spec_of(third, "true", replace(RULE, restore="none"))).returncode == 0
+    assert third.log() == "restored nothing at 0\n"
 
 
 def test_a_set_that_changes_while_it_is_brought_is_passed_over_and_leaves_nothing(
@@ -118,16 +117,6 @@ def test_a_set_that_changes_while_it_is_brought_is_passed_over_and_leaves_nothin
     assert f"restored {other.root}/output/checkpoint-10 at 10" in other.log()
     assert "checkpoint-20 is passed over" in other.node_log
     assert sorted(path.name for path in (other.root / "output").iterdir()) == ["checkpoint-10"]
-
-
-def test_a_job_whose_sets_are_all_broken_does_not_start_from_nothing(node: Node, service: BlobService) -> None:
-    node.do("node", spec_of(node, "train 10"))
-    service.put("mine/output/checkpoint-10/model.bin", b"weights 99\n")
-    other = again(node)
-    done = other.do("node", spec_of(other, "true"))
-    assert done.returncode == 72
-    assert "1 checkpoint marked, and none is as its mark says" in done.stderr
-    assert "restore: none" in done.stderr
 
 
 def test_a_start_on_a_node_that_has_the_files_of_a_killed_one_looks_at_its_checkpoint_again(
@@ -287,20 +276,11 @@ def test_a_node_whose_other_process_failed_did_not_end_well(node: Node, service:
     for rank in ("1", "0"):
         node.env |= {"RANK": rank, "LOCAL_RANK": rank}
         running.append(node.start("exec", spec, "--log"))
-    assert [each.wait(120) for each in running] == [code, 0]
+    assert [each.wait(PATIENCE) for each in running] == [code, 0]
     assert list(marked(service)) == ([] if code else ["a.ckpt"])
 
 
-def test_a_set_goes_up_no_faster_than_it_may(node: Node) -> None:
-    rule = replace(RULE, cap_mbps=16)
-    line = "train 10; for file in model more; do head -c 5000000 /dev/urandom > output/checkpoint-10/$file.bin; done"
-    assert node.do("node", spec_of(node, line, rule)).returncode == 0
-    (seconds,) = re.findall(r"complete in the container: 3 files, 10,000,003 bytes in ([0-9.]+) s", node.node_log)
-    # At 2 MB a second the second file has to wait for the first one's time.
-    assert float(seconds) >= 2
-
-
-def test_while_a_set_goes_up_heartbeats_say_how_far_behind_it_is(node: Node) -> None:
+def test_a_set_goes_up_no_faster_than_it_may_and_heartbeats_say_how_far_behind_it_is(node: Node) -> None:
     line = (
         "mkdir output/checkpoint-1; head -c 400000 /dev/urandom > output/checkpoint-1/model.bin;"
         " head -c 400000 /dev/urandom > output/checkpoint-1/optimizer.bin;"
@@ -310,6 +290,9 @@ def test_while_a_set_goes_up_heartbeats_say_how_far_behind_it_is(node: Node) -> 
     beats, marked_at = node.node_log.splitlines(), "checkpoint-1 is complete in the container"
     before = beats[: next(number for number, beat in enumerate(beats) if marked_at in beat)]
     assert [beat for beat in before if "heartbeat" in beat and " s behind" in beat], node.node_log
+    (seconds,) = re.findall(r"complete in the container: 3 files, 800,003 bytes in ([0-9.]+) s", node.node_log)
+    # At 125 kB a second the second file has to wait for the first one's time.
+    assert float(seconds) >= 3
 
 
 def test_the_heartbeat_says_how_far_behind_the_container_is(tmp_path: Path) -> None:
@@ -320,41 +303,6 @@ def test_the_heartbeat_says_how_far_behind_the_container_is(tmp_path: Path) -> N
     lines = job.node_log.read_text().splitlines()
     assert lines[1].endswith(", checkpoint 42 s behind")
     assert [each.behind for each in node_use(0, lines).samples] == [None, 42]
-
-
-def test_two_nodes_mark_one_set_and_start_from_the_same(node: Node, service: BlobService) -> None:
-    rule = CheckpointRule("step-*", settle_seconds=0, restore="own")
-    line = (
-        "mkdir -p output/step-5; echo shard $NODE_RANK > output/step-5/__${NODE_RANK}_0.distcp;"
-        ' if [ "$NODE_RANK" = 0 ]; then echo m > output/step-5/.metadata; fi; ls -A output/step-5; sleep 3'
-    )
-    master = {"MASTER_ADDR": "127.0.0.1"}
-    nodes = [replace_node(node, number, master) for number in (0, 1)]
-
-    def start(each: Node, number: int, text: str) -> subprocess.Popen[str]:
-        spec = spec_of(each, text, rule, nodes=2, platform="slurm")
-        return each.start("node", spec, "--node-rank", str(number), "--sync-seconds", "0.3")
-
-    running = [start(each, number, line) for number, each in enumerate(nodes)]
-    assert [each.wait(120) for each in running] == [0, 0]
-    (mark,) = marked(service).values()
-    assert {each["path"]: each["node"] for each in mark["files"]} == {
-        ".metadata": 0,
-        "__0_0.distcp": 0,
-        "__1_0.distcp": 1,
-    }
-    assert mark["nodes"] == 2
-
-    # Node 1 is there first, and waits for what node 0 decides.
-    later = [again(node, 2 + number, BLOBSYNC_ATTEMPT="1", **master) for number in (0, 1)]
-    show = "ls -A output/step-5"
-    second = start(later[1], 1, show)
-    first = start(later[0], 0, show)
-    assert [first.wait(120), second.wait(120)] == [0, 0]
-    assert later[0].log(0).splitlines()[2:] == [".metadata", "__0_0.distcp"]
-    assert later[1].log(1).splitlines()[2:] == ["__1_0.distcp"]
-    for each in later:
-        assert " at 5" in each.log(later.index(each))
 
 
 def replace_node(node: Node, number: int, env: dict[str, str]) -> Node:
@@ -368,13 +316,16 @@ SHARDS = (
 )
 
 
+SHARES = {".metadata": 0, "__0_0.distcp": 0, "__1_0.distcp": 1}
+
+
 def two_starts(nodes: Sequence[Node], line: str, rule: CheckpointRule) -> tuple[int, int]:
-    """Start a job on both nodes; returns their exit codes."""
+    """Start a job on both nodes, first on the one that waits for the other; returns their exit codes."""
     running = []
-    for number, each in enumerate(nodes):
+    for number, each in reversed([*enumerate(nodes)]):
         spec = spec_of(each, line, rule, nodes=2, platform="slurm")
         running.append(each.start("node", spec, "--node-rank", str(number), "--sync-seconds", "0.3"))
-    first, second = (each.wait(120) for each in running)
+    second, first = (each.wait(PATIENCE) for each in running)
     return first, second
 
 
@@ -386,28 +337,22 @@ def test_a_set_that_one_of_two_nodes_does_not_get_as_its_mark_says_is_passed_ove
     nodes = [replace_node(node, number, MASTER) for number in (0, 1)]
     assert two_starts(nodes, f"{SHARDS} save 5; save 7; sleep 2", rule) == (0, 0)
     assert sorted(marked(service)) == ["step-5", "step-7"]
+    mark = marked(service)["step-5"]
+    assert {each["path"]: each["node"] for each in mark["files"]} == SHARES and mark["nodes"] == 2
     # Listed as the mark says, and sent as something else: only what arrived shows it.
     body = service.blobs[f"mine/output/{broken}"]
     service.blobs[f"mine/output/{broken}"] = body.upper()
     later = [again(node, 2 + number, **MASTER, BLOBSYNC_ATTEMPT="1") for number in (0, 1)]
-    assert two_starts(later, "cat output/step-*/*.distcp", rule) == (0, 0)
+    assert two_starts(later, "ls -A output/step-*; cat output/step-*/*.distcp", rule) == (0, 0)
     for number, each in enumerate(later):
         assert f"restored {each.root}/output/step-5 at 5" in each.log(number)
-        assert each.log(number).endswith(f"step-5\nshard {number} of 5\n"), "nothing of the other one is left"
+        own = [name for name, of in SHARES.items() if of == number]
+        assert each.log(number).splitlines()[1:] == ["step-5", *own, f"shard {number} of 5"], "and no other one's"
     logs = [(each.run / f"system_logs/node_{number}.txt").read_text() for number, each in enumerate(later)]
     at = 0 if "__0" in broken else 1
     assert re.search(rf"step-7 is passed over: .*{broken} arrived with a different MD5", logs[at])
     if at:
         assert "step-7 is passed over: node 1 does not have it as its mark says" in logs[0]
-
-
-def test_two_nodes_whose_sets_are_all_broken_both_do_not_start(node: Node, service: BlobService) -> None:
-    rule = CheckpointRule("step-*", settle_seconds=0)
-    nodes = [replace_node(node, number, MASTER) for number in (0, 1)]
-    assert two_starts(nodes, f"{SHARDS} save 5; sleep 2", rule) == (0, 0)
-    service.put("mine/output/step-5/__1_0.distcp", b"other")
-    later = [again(node, 2 + number, **MASTER, BLOBSYNC_ATTEMPT="1") for number in (0, 1)]
-    assert two_starts(later, "true", rule) == (72, 72)
 
 
 @dataclass
@@ -461,22 +406,39 @@ def test_what_a_node_of_an_elastic_job_said_at_its_end_counts_no_more_when_it_is
     assert notes.ended("me_1_0badcafe", "any", 1) is None
 
 
-def test_a_node_waits_ten_minutes_for_what_node_0_decides(node: Node) -> None:
+def test_nodes_wait_ten_minutes_for_each_other_and_one_that_is_late_takes_what_the_others_have(
+    node: Node, service: BlobService
+) -> None:
     node.do("node", spec_of(node, "train 10"))
     second = waiting(node, 1)
     with pytest.raises(NotReadyError, match="node 0 did not say within 600 s which checkpoint all nodes take"):
         second.restore()
-    assert 600 <= second.slept <= 640
-    assert not second.job.restored.exists()
-
-
-def test_what_node_0_said_for_an_earlier_start_counts_no_more(node: Node) -> None:
-    node.do("node", spec_of(node, "train 10"))
-    waiting(node, 0).restore()
-    second = waiting(node, 1)
-    second.job.environ = {**second.job.environ, "BLOBSYNC_ATTEMPT": "1"}
+    assert 600 <= second.slept <= 640 and not second.job.restored.exists()
+    first = waiting(node, 0)
+    first.restore()
+    assert 600 <= first.slept <= 640
+    assert "starting, although these nodes did not say that they have the checkpoint: 1" in first.log
+    late = waiting(node, 1)
+    late.restore()
+    for each in (first, late):
+        assert json.loads(each.job.restored.read_text())["stored"] == "checkpoint-10"
+    assert late.slept == 0
+    # What was said for an earlier start counts no more.
+    late.job.environ = {**late.job.environ, "BLOBSYNC_ATTEMPT": "1"}
     with pytest.raises(NotReadyError, match="did not say"):
-        second.restore()
+        late.restore()
+    # A node that does not get it starts from nothing else.
+    shutil.rmtree(late.job.root)
+    service.blobs["mine/output/checkpoint-10/model.bin"] = b"WEIGHTS 10\n"
+    with pytest.raises(NotReadyError, match=r"checkpoint-10, which all nodes take: .* arrived with a different MD5"):
+        waiting(node, 1).restore()
+    # Nor does any where no set is as its mark says.
+    service.put("mine/output/checkpoint-10/model.bin", b"other")
+    for rank in (0, 1):
+        again_here = waiting(node, rank)
+        again_here.job.environ = {**again_here.job.environ, "BLOBSYNC_ATTEMPT": "2"}
+        with pytest.raises(NotReadyError, match="1 checkpoint marked, and none is as its mark says"):
+            again_here.restore()
 
 
 def test_what_anybody_else_says_in_node_0s_name_chooses_no_lineage(node: Node, service: BlobService) -> None:
@@ -487,27 +449,3 @@ def test_what_anybody_else_says_in_node_0s_name_chooses_no_lineage(node: Node, s
     with pytest.raises(NotReadyError, match="did not say"):
         second.restore()
     assert second.log.count("restore/me_1_0badcafe.json is left alone: it has no seal of this lineage") == 1
-
-
-def test_node_0_starts_without_the_word_of_a_node_that_says_nothing(node: Node) -> None:
-    node.do("node", spec_of(node, "train 10"))
-    first = waiting(node, 0)
-    first.restore()
-    assert 600 <= first.slept <= 640
-    assert "starting, although these nodes did not say that they have the checkpoint: 1" in first.log
-    assert json.loads(first.job.restored.read_text())["stored"] == "checkpoint-10"
-    # One that is late takes the same.
-    second = waiting(node, 1)
-    second.restore()
-    assert second.slept == 0 and json.loads(second.job.restored.read_text())["stored"] == "checkpoint-10"
-
-
-def test_a_node_that_is_late_and_does_not_get_the_set_starts_from_nothing_else(
-    node: Node, service: BlobService
-) -> None:
-    node.do("node", spec_of(node, "train 10; train 20"))
-    waiting(node, 0).restore()
-    service.blobs["mine/output/checkpoint-20/model.bin"] = b"WEIGHTS 20\n"
-    second = waiting(node, 1)
-    with pytest.raises(NotReadyError, match=r"checkpoint-20, which all nodes take: .* arrived with a different MD5"):
-        second.restore()

@@ -32,7 +32,7 @@ def unpacked_archive(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("version", ["3.10", "3.11", "3.13"])
+@pytest.mark.parametrize("version", ["3.10", "3.13"])
 def test_every_module_of_the_node_imports_with_urllib3_alone(version: str, tmp_path: Path) -> None:
     program = python_of(version)
     if program is None:
@@ -45,8 +45,6 @@ def test_every_module_of_the_node_imports_with_urllib3_alone(version: str, tmp_p
     script += f"for name in {names}: importlib.import_module(name)\n"
     done = subprocess.run([program, "-I", "-S", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    done = subprocess.run([program, "-I", "-S", str(place), "--help"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and "prepare" in done.stdout, done.stderr
 
 
 def test_the_gate_of_these_tests_closes(tmp_path: Path) -> None:
