@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from tests.servers.aml_stub import serve as serve_aml
 from tests.servers.kube.cluster import RealCluster
 from tests.servers.kube_fixture import kube_cluster
 from tests.servers.slurm_fixture import slurm_cluster
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import wait_until
 
 __all__ = ["kube_cluster", "slurm_cluster"]
 
@@ -54,14 +53,16 @@ class Place:
 
     def until(self, ref: JobRef, *states: State) -> RunInfo:
         wanted = states or tuple(state for state in State if state.is_final)
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            info = self.backend.get([ref])[0]
-            if info.state in wanted:
-                return info
-            assert not info.state.is_final, f"it is {info}; logs: {self.texts(ref)}"
-            time.sleep(0.1)
-        raise AssertionError(f"still {info}")
+        seen: list[RunInfo] = []
+
+        def is_there() -> bool:
+            seen[:] = self.backend.get([ref])
+            state = seen[0].state
+            assert state in wanted or not state.is_final, f"it is {seen}; logs: {self.texts(ref)}"
+            return state in wanted
+
+        assert wait_until(is_there, pause=0.2), f"still {seen}"
+        return seen[0]
 
     def texts(self, ref: JobRef) -> dict[str, str]:
         return {log.name: self.backend.read_log(log, 0, None).decode() for log in self.backend.logs(ref)}
@@ -215,6 +216,12 @@ def test_jobs_run_to_their_ends_once_each_and_are_listed(place: Place) -> None:
     place.backend.forget(unknown)
     place.backend.forget(unknown)
     unprepared = place.submit("echo", "never", setup=("false",))
+    if place.lose_answers is not None:
+        place.lose_answers(True)
+        assert isinstance(place.backend.submit(place.backend.plan(spec), place.secrets), Unknown)
+        place.lose_answers(False)
+        found = place.backend.locate(spec)
+        assert found is not None and found.run_id == spec.run_id, "its acceptance got lost, the job did not"
     first = place.hand_over(spec)
     assert place.hand_over(spec) == first, "one job, however often it is handed over"
     failing = ("exit", "7") if place.backend.name == "fake" else ("sh", "-c", "exit 7")
@@ -248,9 +255,24 @@ def test_jobs_run_to_their_ends_once_each_and_are_listed(place: Place) -> None:
     assert place.backend.get([first])[0].state is State.COMPLETED, "stopping what has ended changes nothing"
 
 
-def test_cancelling_is_safe_to_repeat_also_where_the_answer_gets_lost(place: Place) -> None:
-    ref = place.submit("sleep", "300")
+def test_a_refused_submission_says_why_and_leaves_no_secret(place: Place) -> None:
+    place.refuse()
+    spec = place.spec("echo", secret_env=())
+    outcome = place.backend.submit(place.backend.plan(spec), place.secrets)
+    assert isinstance(outcome, Refused) and outcome.error.message
+    assert not list(place.folder.rglob("secrets.json"))
+    if isinstance(place.backend, FakeBackend):
+        assert not place.backend.secrets
+
+
+def test_a_job_has_as_many_nodes_as_it_is_asked_to_have_and_cancelling_it_is_safe_to_repeat(place: Place) -> None:
+    scales, only_shrinks = isinstance(place.backend, Scaling), place.backend.name == "slurm"
+    assert scales is (place.backend.name != "aml")
+    elastic = {"min_nodes": 1, "max_nodes": 2 if only_shrinks else 3} if scales else {}
+    ref = place.submit("sleep", "300", **elastic)
     place.until(ref, State.RUNNING)
+    if scales:
+        scale_up_and_down(place, ref, only_shrinks)
     assert all(holder.user and holder.native_id for holder in place.backend.blame())
     summary = place.backend.summary()
     assert summary.nodes_total and summary.jobs_running >= 0
@@ -263,38 +285,13 @@ def test_cancelling_is_safe_to_repeat_also_where_the_answer_gets_lost(place: Pla
     place.until(ref, State.CANCELED)
     place.backend.cancel(ref)
     assert place.backend.get([ref])[0].state is State.CANCELED
+    if isinstance(place.backend, Scaling):
+        for gone in (ref, JobRef("me_1_0badf00d", "me_1_0badf00d", "")):
+            assert isinstance(place.backend.scale(gone, 1), Refused)
 
 
-def test_a_refused_submission_says_why_and_leaves_no_secret(place: Place) -> None:
-    place.refuse()
-    spec = place.spec("echo", secret_env=())
-    outcome = place.backend.submit(place.backend.plan(spec), place.secrets)
-    assert isinstance(outcome, Refused) and outcome.error.message
-    assert not list(place.folder.rglob("secrets.json"))
-    if isinstance(place.backend, FakeBackend):
-        assert not place.backend.secrets
-
-
-def test_a_job_whose_acceptance_got_lost_is_found_again(place: Place) -> None:
-    if place.lose_answers is None:
-        pytest.skip("there is no way on which an answer could get lost")
-    spec = place.spec("echo", "kept")
-    place.lose_answers(True)
-    assert isinstance(place.backend.submit(place.backend.plan(spec), place.secrets), Unknown)
-    place.lose_answers(False)
-    ref = place.backend.locate(spec)
-    assert ref is not None and ref.run_id == spec.run_id
-    place.until(ref, State.COMPLETED)
-    assert place.texts(ref)["user_logs/std_log.txt"] == "kept\n"
-
-
-def test_an_elastic_job_has_as_many_nodes_as_it_is_asked_to_have(place: Place) -> None:
-    assert isinstance(place.backend, Scaling) is (place.backend.name != "aml")
-    if not isinstance(place.backend, Scaling):
-        return
-    only_shrinks = place.backend.name == "slurm"
-    ref = place.submit("sleep", "60", min_nodes=1, max_nodes=2 if only_shrinks else 3)
-    place.until(ref, State.RUNNING)
+def scale_up_and_down(place: Place, ref: JobRef, only_shrinks: bool) -> None:
+    assert isinstance(place.backend, Scaling)
     # Slurm allocates all free nodes at the beginning, and none later.
     until_size(place, ref, 2 if only_shrinks else 1)
     if only_shrinks:
@@ -305,10 +302,6 @@ def test_an_elastic_job_has_as_many_nodes_as_it_is_asked_to_have(place: Place) -
         until_size(place, ref, nodes)
     times = [change.at for change in place.backend.get([ref])[0].changes]
     assert times == sorted(times)
-    assert isinstance(place.backend.cancel(ref), Accepted)
-    place.until(ref, State.CANCELED)
-    assert isinstance(place.backend.scale(ref, 1), Refused)
-    assert isinstance(place.backend.scale(JobRef("me_1_0badf00d", "me_1_0badf00d", ""), 1), Refused)
 
 
 def sizes(place: Place, ref: JobRef) -> list[tuple[int, int]]:
@@ -316,5 +309,5 @@ def sizes(place: Place, ref: JobRef) -> list[tuple[int, int]]:
 
 
 def until_size(place: Place, ref: JobRef, nodes: int) -> None:
-    there = wait_until(lambda: sizes(place, ref)[-1] == (nodes, nodes), pause=0.1)
+    there = wait_until(lambda: sizes(place, ref)[-1] == (nodes, nodes), pause=0.2)
     assert there, (sizes(place, ref), place.texts(ref))
