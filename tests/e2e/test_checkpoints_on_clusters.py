@@ -18,7 +18,7 @@ from azure.core.exceptions import ResourceNotFoundError
 from tests.e2e import aml_lab
 from tests.e2e.aml_lab import lab, stub
 from tests.e2e.kills import TRAINERS
-from tests.e2e.test_jobs import PATIENCE, Lab, slurm_cluster
+from tests.e2e.test_jobs import Lab, slurm_cluster
 from tests.e2e.test_kubernetes import KubeLab, kube_cluster
 from tests.e2e.trainers.sharded import digest_of, digest_of_step
 from tests.e2e.world import Container, Project, write_tree
@@ -26,7 +26,7 @@ from tests.fakes.lineages import content
 from tests.servers.kube.cluster import RealCluster
 from tests.servers.slurm_cluster import SlurmCluster
 from tests.unit.test_config_loader import ACT_EXAMPLE
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 __all__ = ["kube_cluster", "lab", "slurm_cluster", "stub"]
 
@@ -184,13 +184,13 @@ def test_a_job_of_azure_ml_whose_node_is_taken_away_goes_on_from_its_last_whole_
     before, rounds = 0, []
     for _ in range(2):
         # Its sets are in the container while it runs.
-        wait_for(partial(marked_after, before), aml_lab.PATIENCE, told)
+        wait_for(partial(marked_after, before), PATIENCE, told)
         assert job.status == "Running"
         # The next start marks others soon.
         lab.stub.take_away(job)
         stood = before = last_marked(lab.container)
         lab.stub.release(job)
-        wait_for(began_at, aml_lab.PATIENCE, told)
+        wait_for(began_at, PATIENCE, told)
         rounds.append((stood, began_at()[-1]))
     assert all(step >= stood > 0 for stood, step in rounds), rounds
     lab.run("abort", job_id)
@@ -203,6 +203,6 @@ def test_a_job_of_azure_ml_whose_node_is_taken_away_goes_on_from_its_last_whole_
     assert "sig=" not in json.dumps(job.body)
     again = lab.ask("resubmit", job_id)["job_id"]
     job = lab.stub.jobs[again]
-    wait_for(began_at, aml_lab.PATIENCE, told)
+    wait_for(began_at, PATIENCE, told)
     assert began_at() == [listed[0]["step"]]
     lab.run("abort", again)

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import io
-import tempfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.test_jobs import Lab, lab
-from tests.servers.docker_daemon import IMAGE, DockerDaemon, missing_docker
+from tests.servers.docker_daemon import IMAGE, DockerDaemon
+from tests.servers.docker_fixture import docker
 
-__all__ = ["lab"]
+__all__ = ["docker", "lab"]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 
 COMPILE = "cat /etc/hostname > /dev/null; echo built by $(id -u) with $1 $BUILT > made.bin\n"
-
-
-@pytest.fixture(scope="module")
-def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerDaemon]:
-    missing = missing_docker()
-    if missing:
-        pytest.skip(missing)
-    with (
-        tempfile.TemporaryDirectory(prefix="bs-docker-") as short,
-        DockerDaemon(tmp_path_factory.mktemp("docker"), Path(short)) as daemon,
-    ):
-        yield daemon
 
 
 def test_local_runs_in_the_image_with_all_folders_also_those_behind_links(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e.terminal import CTRL_C, Terminal, on_terminal
-from tests.e2e.test_jobs import ON_SLURM, PATIENCE, Lab, lab
+from tests.e2e.test_jobs import ON_SLURM, Lab, lab
 from tests.servers.slurm_fixture import slurm_cluster
 from tests.waiting import wait_until
 
@@ -20,11 +20,11 @@ def log_of(lab: Lab, job_id: str) -> str:
 
 
 def waits(lab: Lab, job_id: str) -> bool:
-    return wait_until(lambda: "waiting for you" in log_of(lab, job_id), seconds=PATIENCE)
+    return wait_until(lambda: "waiting for you" in log_of(lab, job_id))
 
 
 def shows(terminal: Terminal, text: str) -> None:
-    terminal.wait_for(lambda seen: text in seen.answer(), seconds=PATIENCE)
+    terminal.wait_for(lambda seen: text in seen.answer())
 
 
 @pytest.mark.parametrize("cluster", [ON_SLURM, pytest.param("here", marks=pytest.mark.soak)])

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.e2e.test_jobs import PATIENCE, Lab, lab
-from tests.servers.docker_daemon import IMAGE, DockerDaemon, missing_docker
+from tests.e2e.test_jobs import Lab, lab
+from tests.servers.docker_daemon import IMAGE, DockerDaemon
+from tests.servers.docker_fixture import docker
 from tests.servers.slurm_fixture import slurm_cluster
 from tests.waiting import wait_until
 
-__all__ = ["lab", "slurm_cluster"]
+__all__ = ["docker", "lab", "slurm_cluster"]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
-
-
-@pytest.fixture(scope="module")
-def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerDaemon]:
-    missing = missing_docker()
-    if missing:
-        pytest.skip(missing)
-    with (
-        tempfile.TemporaryDirectory(prefix="bs-docker-") as short,
-        DockerDaemon(tmp_path_factory.mktemp("docker"), Path(short)) as daemon,
-    ):
-        yield daemon
 
 
 def boxed(lab: Lab, docker: DockerDaemon, cluster: str, name: str = IMAGE, **more: object) -> None:
@@ -60,7 +45,7 @@ def test_a_job_runs_in_the_image_and_writes_as_its_user(lab: Lab, docker: Docker
         assert lab.container.get(f"mine/output/{rank}") == b"a picture"
     told = (lab.project.root / "assets" / job_id / "system_logs" / "node_0.txt").read_text()
     assert f"the command runs in {IMAGE}, with docker" in told
-    assert wait_until(lambda: nothing_is_left(docker) and lab.scratch_is_empty, seconds=PATIENCE)
+    assert wait_until(lambda: nothing_is_left(docker) and lab.scratch_is_empty)
     kept = [path for path in lab.project.state.rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
     assert [path for path in kept if "user_logs" not in path.parts] == []
 
@@ -70,13 +55,13 @@ def test_neither_a_container_nor_a_layer_shows_a_secret(lab: Lab, docker: Docker
     job_id = lab.submit("here", "echo up; while :; do read -t 0.2 x < /dev/zero || :; done")
     lab.until_up(job_id)
     images = docker.client("images", "-q", "blobsync-job").stdout.decode().split()
-    assert images and wait_until(lambda: docker.client("ps", "-q").stdout, seconds=PATIENCE)
+    assert images and wait_until(lambda: docker.client("ps", "-q").stdout)
     containers = docker.client("ps", "-q").stdout.decode().split()
     shown = docker.client("inspect", *images, *containers).stdout + docker.client("history", images[0]).stdout
     assert job_id.encode() in shown and b"hush" not in shown
     lab.run("abort", job_id)
     lab.until(job_id)
-    assert wait_until(lambda: nothing_is_left(docker), seconds=PATIENCE)
+    assert wait_until(lambda: nothing_is_left(docker))
 
 
 @pytest.mark.parametrize("cluster", ["here", pytest.param("uni", marks=[pytest.mark.slurm, pytest.mark.soak])])
@@ -87,11 +72,11 @@ def test_abort_ends_what_runs_in_the_image(lab: Lab, docker: DockerDaemon, clust
     job_id = lab.submit(cluster, line)
     lab.until_up(job_id)
     # The program may be heard before docker says that its container runs.
-    assert wait_until(lambda: b"blobsync-" in docker.client("ps", "--format", "{{.Names}}").stdout, seconds=PATIENCE)
+    assert wait_until(lambda: b"blobsync-" in docker.client("ps", "--format", "{{.Names}}").stdout)
     lab.run("abort", job_id)
     assert lab.until(job_id)["status"] == "Canceled"
     assert lab.container.get("mine/output/saved") == b"saved\n"
-    assert wait_until(lambda: nothing_is_left(docker), seconds=PATIENCE)
+    assert wait_until(lambda: nothing_is_left(docker))
 
 
 @pytest.mark.soak
@@ -101,7 +86,7 @@ def test_a_program_that_does_not_stop_is_killed_in_its_container(lab: Lab, docke
     lab.until_up(job_id)
     lab.run("abort", job_id)
     assert lab.until(job_id)["status"] == "Canceled"
-    assert wait_until(lambda: nothing_is_left(docker), seconds=60)
+    assert wait_until(lambda: nothing_is_left(docker))
 
 
 @pytest.mark.soak

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.e2e.test_jobs import PATIENCE, Lab, lab
+from tests.e2e.test_jobs import Lab, lab
 from tests.e2e.test_login_node import HOST, login
 from tests.e2e.world import Done, Project
 from tests.servers.ports import free_ports
@@ -120,14 +120,14 @@ def test_a_port_of_a_jobs_node_is_here_until_the_job_ends(
     server = f"cd output && echo hello > page && exec {sys.executable} -m http.server {remote} --bind 127.0.0.1"
     job_id = lab.submit("uni", server)
     lab.until(job_id, "Running")
-    assert wait_until(lambda: remote in listeners(), seconds=PATIENCE)
+    assert wait_until(lambda: remote in listeners())
     # The job's node is this machine, so that its port is in use here.
     opened = start("tunnel", job_id, "--port", str(remote), "--node-ssh")
     url = first_line(opened)
     assert fetch(url + "page") == "hello\n" and port_of(url) != remote
     assert listeners()[port_of(url)] == {"127.0.0.1"}
     assert login.cut() >= 1 and "Accepted publickey" in node.log
-    assert wait_until(lambda: fetch(url + "page") == "hello\n", seconds=PATIENCE, pause=0.3)
+    assert wait_until(lambda: fetch(url + "page") == "hello\n", pause=0.3)
     lab.run("abort", job_id)
     ended = lab.project.finish(opened)
     assert ended.code == 0 and "is Canceled: closed" in ended.err, str(ended)
@@ -151,13 +151,13 @@ def test_jupyter_runs_beside_a_job_and_its_token_is_on_no_command_line(
     job_id = lab.submit("uni", f"export PATH={jupyter.parent}:$PATH; {program}")
     lab.until(job_id, "Running")
     # Slurm says "Running" before the job's program, whose environment Jupyter gets, has begun.
-    assert wait_until(lambda: begun in listeners(), seconds=PATIENCE)
+    assert wait_until(lambda: begun in listeners())
     # Without --local-port, another program could take Jupyter's port before ssh does: the node is this very machine.
     opened = start("tunnel", "--jupyter", job_id, "--local-port", str(local))
     address, token = (url := first_line(opened)).split("?token=")
     assert len(token) >= 32 and fetch(address) == ""
     # It starts in the folder of the job's code, with the job's PATH.
-    assert wait_until(lambda: "--no-browser --ip=127.0.0.1" in fetch(url), seconds=PATIENCE)
+    assert wait_until(lambda: "--no-browser --ip=127.0.0.1" in fetch(url))
     assert job_id in fetch(url).partition(" in ")[2]
     assert not [words for words in command_lines().values() if token in words]
     assert login.cut() >= 1
@@ -232,7 +232,7 @@ def test_a_tunnel_with_a_name_leads_through_a_bastion_connects_again_and_is_remo
     assert listeners()[tunnel.local] == {"127.0.0.1"}
     assert tunnel.echo(opened) == "through\n"
     assert tunnel.bastion.cut() == 1
-    assert wait_until(lambda: tunnel.restarts() == 1, seconds=PATIENCE, pause=0.3)
+    assert wait_until(lambda: tunnel.restarts() == 1, pause=0.3)
     assert tunnel.echo(opened) == "through\n"
     assert tunnel.project.run("tunnel", "rm", "box").code == 2
     tunnel.close()
@@ -246,7 +246,7 @@ def test_a_tunnel_with_a_name_is_taken_over_when_the_process_that_keeps_it_was_k
     (keeper,) = [pid for pid, words in command_lines().items() if "tunnels.background" in words and folder in words]
     os.kill(keeper, signal.SIGKILL)
     # ssh continues and keeps the port until the next command.
-    assert wait_until(lambda: keeper not in command_lines(), seconds=PATIENCE) and tunnel.local in listeners()
+    assert wait_until(lambda: keeper not in command_lines()) and tunnel.local in listeners()
     again = tunnel.open()
     assert again.data["open_at"] == tunnel.local and tunnel.echo(again) == "through\n"
     tunnel.close()
@@ -286,7 +286,7 @@ def test_the_hint_of_a_bastion_that_ssh_does_not_know_asks_for_its_host_key(proj
             while said.count("continue connecting") < until:
                 said += os.read(terminal, 1 << 16).decode()
             os.write(terminal, b"yes\n")
-        assert wait_until(lambda: len(known.read_text().splitlines()) == 2, seconds=PATIENCE), said
+        assert wait_until(lambda: len(known.read_text().splitlines()) == 2), said
         os.kill(pid, signal.SIGINT)
         os.waitpid(pid, 0)
         os.close(terminal)
