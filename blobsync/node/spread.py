@@ -49,7 +49,8 @@ from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.read_only import SourceStore
 from blobsync.store.source_orders import open_source
 from blobsync.store.url_list import UrlListStore
-from blobsync.transfer.carry_out import Engines, carry_out
+from blobsync.transfer.carry_out import carry_out
+from blobsync.transfer.engines import Engines
 
 # The log lists so many failures; the result has all.
 _LOGGED_FAILURES = 100

@@ -59,7 +59,8 @@ from blobsync.plan.transfer_plan import (
 )
 from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob
-from blobsync.transfer.carry_out import Engines, carry_out
+from blobsync.transfer.carry_out import carry_out
+from blobsync.transfer.engines import Engines
 
 _ENGINE = EngineChoice("direct", "nodes have no other engine")
 _DOWN = TransferOptions(engine="direct", compare_content=True)

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from blobsync.project.verify import VerifyReport
     from blobsync.store.account_features import AccountFeatures
     from blobsync.store.protocol import BlobStore
-    from blobsync.transfer.carry_out import Engines
+    from blobsync.transfer.engines import Engines
 
 # Seconds.
 _LONGEST_SETTLE = 3600.0

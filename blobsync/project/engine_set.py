@@ -23,8 +23,7 @@ from blobsync.plan.transfer_options import EngineName
 from blobsync.plan.transfer_plan import TransferPlan
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.sas import READ_BLOB, sas_minter, transfer_seconds
-from blobsync.transfer.carry_out import Engines
-from blobsync.transfer.engines import Engine
+from blobsync.transfer.engines import Engine, Engines
 
 if TYPE_CHECKING:
     from blobsync.store.rest.request_signing import Signer

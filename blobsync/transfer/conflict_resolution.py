@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
-from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
-from blobsync.base.events import SilentListener
+from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, Retry
+from blobsync.base.events import Phase, SilentListener
 from blobsync.base.file_states import FileState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plan_reasons import Reason
@@ -27,10 +28,15 @@ from blobsync.plan.pairing import equal_content
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, Route, Shape
 from blobsync.store.open_locations import OpenBlob, OpenLocation, with_md5
+from blobsync.transfer.batch import LAST_TRY, SECOND_TRY, Batch, LastTry, Report
 from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import remote_state
+from blobsync.transfer.ledger import Ledger
+from blobsync.transfer.retries import move_and_retry
 
 _COPY_BYTES = 1 << 20
+# The same command with the same credential would fail in the same way.
+_MAY_NOT_WRITE = frozenset({FailureCode.ACCESS_DENIED, FailureCode.SAS_PERMISSION})
 
 
 class Kept(NamedTuple):
@@ -45,6 +51,61 @@ class Aside(NamedTuple):
 
     kept: list[Kept]
     failed: list[tuple[FileAction, FileFailure]]
+
+
+def keep_both(
+    batch: Batch, ledger: Ledger, actions: Sequence[FileAction], to_come: frozenset[Retry] = SECOND_TRY
+) -> None:
+    """Resolve conflicts with both versions kept: a version is replaced only after it is safe under another name at both
+    ends, and only if the plan saw it. If this fails, the conflict remains, so that the same command can finish it."""
+    if not actions:
+        return
+    for action in actions:
+        ledger.failures.pop(action.path, None)
+    is_copy = ledger.part.route not in (Route.UPLOAD, Route.DOWNLOAD)
+    # Uploads and downloads pass through this machine anyway. azcopy would overwrite unconditionally.
+    first = "relay" if not is_copy or batch.plan.engine.name == "relay" else "direct"
+    names = dict.fromkeys([first, *(["relay"] if batch.engines.relay_allowed else [])])
+    kept, failed = set_aside(ledger.part, actions, [batch.engines.make[name] for name in names])
+    if batch.plan.settles_both_ends:
+        copies = brought(ledger.part, kept)
+        batch.brought += len(copies.actions)
+        back = _move_back(batch, ledger, copies)
+        kept, missing = arrived(ledger.part, kept, _stopped(back))
+        failed = [*failed, *missing]
+    report = Report(batch, ledger, first, to_come)
+    for action, failure in failed:
+        report.file_failed(action, failure)
+    left = [action for action, _ in failed]
+    batch.last_tries.append(LastTry(ledger, left, partial(keep_both, batch, ledger, to_come=LAST_TRY)))
+    move_and_retry(batch, ledger, [each.action for each in kept], first if is_copy else "direct")
+
+
+def adopt(batch: Batch, ledger: Ledger, actions: Iterable[FileAction]) -> None:
+    """Bring the destination's version to the source's end. If that may not be written, the file is recorded as it is;
+    after any other failure it stays a conflict, so that the same command can finish it."""
+    turned = [
+        replace(each, action=Action.TRANSFER, source=each.destination, destination=each.source) for each in actions
+    ]
+    back = _move_back(batch, ledger, ledger.part.turned_round(turned))
+    refused = back.failures.keys() - _stopped(back).keys()
+    ledger.record_settled(action for action in ledger.part.actions if action.path in refused)
+
+
+def _stopped(back: Ledger) -> dict[str, FileFailure]:
+    """The failures that the same command may resolve: not those of a credential that may not write."""
+    return {path: failure for path, failure in back.failures.items() if failure.code not in _MAY_NOT_WRITE}
+
+
+def _move_back(batch: Batch, ledger: Ledger, part: LivePart) -> Ledger:
+    """Move what ``--keep`` brings to the source's end, with a ledger of its own."""
+    back = Ledger(part, ledger.records)
+    batch.ledgers.append(back)
+    move_and_retry(batch, back, part.actions, "direct")
+    if back.pending:
+        batch.verify(back)
+        batch.listener.emit(Phase("moving"))
+    return back
 
 
 def brought(part: LivePart, kept: Sequence[Kept]) -> LivePart:

@@ -6,14 +6,15 @@ There are three: ``direct`` (in this process), ``azcopy`` (a managed subprocess)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from blobsync.base.errors import FileFailure
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import Listener
 from blobsync.base.file_states import FileState
 from blobsync.base.stopping import NEVER, StopRequest
+from blobsync.local.resume_records import RangeRecords, WriteIntents
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction
 
@@ -116,3 +117,25 @@ class Engine(Protocol):
     def name(self) -> str: ...
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None: ...
+
+
+class Engines(NamedTuple):
+    """How to get each engine by name; created on first use, so that azcopy is not required where it is not needed.
+
+    ``relay_allowed`` says whether a copy that the service refuses may go through this machine; ``unfinished`` are the
+    direct engine's records of downloads that were killed. ``stop`` ends the work as Ctrl-C does. ``intents`` are what
+    the engines note before they write.
+    """
+
+    make: Mapping[str, Callable[[], Engine]]
+    relay_allowed: bool = False
+    unfinished: RangeRecords | None = None
+    stop: StopRequest = NEVER
+    intents: WriteIntents | None = None
+
+    def second(self, code: FailureCode, first: str) -> str | None:
+        """The engine that moves a file on which the engine ``first`` failed; None if no retry would help."""
+        engine = code.retry.engine_after(first)
+        # Files that went through this machine before may do so again.
+        is_detour = engine == "relay" and first != "relay"
+        return None if is_detour and not self.relay_allowed else engine

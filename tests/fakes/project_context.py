@@ -23,8 +23,8 @@ from blobsync.plan.transfer_plan import Direction, TransferPlan
 from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import Connections
 from blobsync.store.protocol import BlobStore
-from blobsync.transfer.carry_out import Engines, carry_out
-from blobsync.transfer.engines import Engine
+from blobsync.transfer.carry_out import carry_out
+from blobsync.transfer.engines import Engine, Engines
 from tests.fakes.source_store import MemorySource
 from tests.fakes.store import MemoryStore
 

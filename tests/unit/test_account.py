@@ -14,7 +14,8 @@ from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action
 from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.protocol import BlobInfo
-from blobsync.transfer.carry_out import Engines, carry_out
+from blobsync.transfer.carry_out import carry_out
+from blobsync.transfer.engines import Engines
 from tests.fakes import liars
 from tests.fakes.liars import LyingEngine, LyingStore, Tell
 from tests.fakes.project_context import World, account, cluster

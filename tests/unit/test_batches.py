@@ -18,8 +18,8 @@ from blobsync.local.sorted_runs import Spill
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, TransferPlan
 from blobsync.plan.transfer_result import TransferResult
-from blobsync.transfer.carry_out import Engines, carry_out
-from blobsync.transfer.engines import CollectedReport, Engine, MoveReport, MoveTask
+from blobsync.transfer.carry_out import carry_out
+from blobsync.transfer.engines import CollectedReport, Engine, Engines, MoveReport, MoveTask
 from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
 

@@ -50,8 +50,8 @@ from blobsync.plan.transfer_options import EngineName, Links, TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan
 from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob
-from blobsync.transfer.carry_out import Engines, carry_out
-from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveReport, MoveTask
+from blobsync.transfer.carry_out import carry_out
+from blobsync.transfer.engines import CollectedReport, Engine, Engines, Moved, MoveReport, MoveTask
 from tests.fakes import liars
 from tests.fakes.liars import LyingEngine
 from tests.fakes.project_context import World, account, cluster

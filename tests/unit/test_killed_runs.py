@@ -17,8 +17,8 @@ from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, TransferPlan
 from blobsync.project.killed_runs import forget_killed_runs, record_killed_runs
-from blobsync.transfer.carry_out import Engines, carry_out
-from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveTask
+from blobsync.transfer.carry_out import carry_out
+from blobsync.transfer.engines import CollectedReport, Engine, Engines, Moved, MoveTask
 from tests.fakes.project_context import SILENT, World, account, cluster
 
 _BLOCKS = 5 << 20
