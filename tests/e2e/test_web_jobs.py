@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import sqlite3
-import sys
 import urllib.request
 from pathlib import Path
 
@@ -149,7 +148,7 @@ def test_a_job_is_submitted_from_the_form_followed_to_its_end_and_loaded_again(d
         assert seen.hosts - {""} == {f"127.0.0.1:{server.port}"}, "the login is a file"
 
 
-def test_the_outputs_of_an_open_page_follow_the_end_of_the_job(
+def test_the_outputs_of_an_open_page_follow_the_end_of_the_job_and_a_link_to_one_works(
     project: Project, container: Container, browser: Browser
 ) -> None:
     project.configure(container, extra={"platform": "local", "output": "per_job"})
@@ -162,7 +161,7 @@ def test_the_outputs_of_an_open_page_follow_the_end_of_the_job(
     }
     cluster.write_text(yaml.safe_dump(values))
     go = project.root / "go"
-    line = f"while [ ! -e {go} ]; do sleep 0.05; done; echo done > $BLOBSYNC_OUTPUT/model.txt"
+    line = f"while [ ! -e {go} ]; do sleep 0.05; done; echo 'a model' > $BLOBSYNC_OUTPUT/'<b>.bin'"
     write_tree(project.root, {"train.py": b""})
     run_id = project.run("--json", "submit", "--init", line).data["job_id"]
     with web_server(project) as server, window(browser, server) as seen:
@@ -176,7 +175,13 @@ def test_the_outputs_of_an_open_page_follow_the_end_of_the_job(
         expect(page.locator("#outputs")).to_contain_text("has written no files yet")
         go.touch()
         expect(page.locator("#job-state")).to_have_text("Completed")
-        expect(page.locator("#outputs")).to_contain_text("model.txt")
+        page.get_by_role("button", name="Link to output/<b>.bin").click()
+        with urllib.request.urlopen(page.get_by_label("Link", exact=True).input_value()) as answer:
+            assert answer.read() == b"a model\n"
+        page.goto(f"{server.address}/jobs/{run_id}")
+        page.locator("summary", has_text="Outputs").click()
+        expect(page.locator("#outputs")).to_contain_text("output/<b>.bin")
+        assert "sig=" not in page.content()
         assert seen.errors == []
 
 
@@ -221,62 +226,6 @@ def test_a_failed_job_shows_its_cause_and_two_jobs_are_compared(desk: Project, b
         state = page.locator(".jobs td.state", has_text="Canceled (143)").first
         assert state.evaluate("(each) => each.scrollWidth <= each.clientWidth")
         assert seen.errors == []
-
-
-def test_outputs_of_a_job_are_listed_and_a_link_to_one_works(
-    desk: Project, container: Container, browser: Browser
-) -> None:
-    desk.configure(container, cluster="box")
-    entry = {"azure_blob_config_file": "aux_data/configs/box.yaml"}
-    entries = {
-        "code_path": {**entry, "path": "mine/code.zip"},
-        "output_folder": {**entry, "path": "mine/output", "mode": "upload"},
-    }
-    runtime = {"python": sys.executable, "scratch": f"{desk.root.parent}/scratch"}
-    values = {"platform": "local", "config_param": entries, "output": "per_job", "runtime": runtime}
-    (desk.root / "aux_data/aml/box.yaml").write_text(yaml.safe_dump(values))
-    write = "mkdir -p $BLOBSYNC_OUTPUT && echo 'a model' > $BLOBSYNC_OUTPUT/'<b>.bin'"
-    run_id = submitted(desk, "--init", write, before=("-c", "box"))
-    with web_server(desk) as server, window(browser, server) as seen:
-        page = seen.page
-        page.goto(f"{server.address}/jobs/{run_id}")
-        page.locator("summary", has_text="Outputs").click()
-        expect(page.locator("#outputs")).to_contain_text("output/<b>.bin")
-        page.get_by_role("button", name="Link to output/<b>.bin").click()
-        url = page.get_by_label("Link", exact=True).input_value()
-        with urllib.request.urlopen(url) as answer:
-            assert answer.read() == b"a model\n"
-        page.goto(f"{server.address}/jobs/{run_id}")
-        page.locator("summary", has_text="Outputs").click()
-        expect(page.locator("#outputs")).to_contain_text("output/<b>.bin")
-        assert "sig=" not in page.content()
-        assert seen.errors == []
-
-
-def test_an_output_on_the_disk_has_a_link_once_it_is_uploaded(
-    desk: Project, container: Container, browser: Browser
-) -> None:
-    desk.configure(container, cluster="box")
-    entry = {"azure_blob_config_file": "aux_data/configs/box.yaml"}
-    entries = {"code_path": {**entry, "path": "mine/code.zip"}, "output_folder": {**entry, "path": "mine/output"}}
-    values = {"platform": "local", "config_param": entries, "output": "per_job"}
-    (desk.root / "aux_data/aml/box.yaml").write_text(yaml.safe_dump(values))
-    run_id = submitted(desk, "--init", "echo 'a model' > $BLOBSYNC_OUTPUT/model.bin", before=("-c", "box"))
-    with web_server(desk) as server, window(browser, server) as seen:
-        page = seen.page
-        page.goto(f"{server.address}/jobs/{run_id}")
-        page.locator("summary", has_text="Outputs").click()
-        expect(page.locator("#outputs")).to_contain_text("They are in the project's folder.")
-        expect(page.locator("#outputs")).to_contain_text("on this machine")
-        page.get_by_role("button", name="Link to output/model.bin").click()
-        upload = f"-c box u output/{run_id}/model.bin"
-        expect(page.locator("main")).to_contain_text(f"blobsync {upload}")
-        assert desk.run(*upload.split()).code == 0
-        page.goto(f"{server.address}/jobs/{run_id}")
-        page.locator("summary", has_text="Outputs").click()
-        page.get_by_role("button", name="Link to output/model.bin").click()
-        with urllib.request.urlopen(page.get_by_label("Link", exact=True).input_value()) as answer:
-            assert answer.read() == b"a model\n"
 
 
 def test_mistakes_stand_at_their_fields_while_typing_and_fields_are_those_of_the_platform(

@@ -205,52 +205,6 @@ def test_plans_through_another_cluster_and_copies_from_it_are_made_with_two_clic
     assert (uploaded["kind"], uploaded["cluster"]) == ("upload", "eu")
 
 
-def test_what_changed_while_somebody_looked_at_the_plan_is_never_replaced(
-    project: Project, container: Container, browser: Browser
-) -> None:
-    project.configure(container)
-    write_tree(project.data, {"a.txt": b"one\n", "b.txt": b"two\n"})
-    with web_server(project) as server, window(browser, server) as seen:
-        page = seen.page
-        page.get_by_role("button", name="Plan the upload of data").click()
-        expect(page.locator(".go")).to_contain_text("2 files")
-        # Somebody else uploads one of them, and a file appears here.
-        container.put("data/a.txt", b"theirs\n")
-        write_tree(project.data, {"c.txt": b"three\n"})
-        page.get_by_role("button", name="Carry out exactly this plan").click()
-        expect(page.locator(".badge.partial")).to_be_visible()
-        expect(page.locator(".notice.bad")).to_contain_text("data/a.txt")
-        assert container.contents("data/") == hashes({"a.txt": b"theirs\n", "b.txt": b"two\n"})
-        page.get_by_role("button", name="Plan the rest").click()
-        expect(page.locator(".go")).to_contain_text("1 conflict")
-        assert seen.errors == []
-
-
-def test_files_that_failed_for_one_reason_are_one_list(
-    project: Project, container: Container, browser: Browser
-) -> None:
-    project.configure(container)
-    write_tree(project.data, {f"{n}.txt": b"x" for n in range(4)})
-    with web_server(project) as server, window(browser, server) as seen:
-        page = seen.page
-        page.get_by_role("button", name="Plan the upload of data").click()
-        expect(page.locator(".go")).to_contain_text("4 files")
-        for n in range(3):
-            (project.data / f"{n}.txt").unlink()
-        page.get_by_role("button", name="Carry out exactly this plan").click()
-        expect(page.locator(".badge.partial")).to_be_visible()
-        expect(page.locator(".notice.bad")).to_have_count(1)
-        expect(page.locator(".notice.bad li")).to_have_text(
-            [f"data/{n}.txt: No such file or directory" for n in range(3)]
-        )
-        expect(page.locator(".notice.bad .hint")).to_contain_text("it disappeared while blobsync was running")
-        # However long the list is, what to do next stands before it.
-        further = page.get_by_role("button", name="Plan the rest").bounding_box()
-        failed = page.locator(".notice.bad").bounding_box()
-        assert further and failed and further["y"] < failed["y"]
-        assert seen.errors == []
-
-
 def test_what_cannot_be_uploaded_is_named_with_its_reason(
     project: Project, container: Container, browser: Browser
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import os
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+from urllib.request import urlopen
 
 import pytest
 import yaml
@@ -59,10 +61,10 @@ def _two_clusters(project: Project, container: Container) -> Project:
 
 
 @contextmanager
-def _open_pages(desk: Project, folder: Path) -> Iterator[WebPages]:
-    """The local page of a project, with ``here`` as the cluster."""
-    environ = {**os.environ, **desk.environ}
-    opened = WebPages(Source(desk.root, desk.root, "here", "here", {}, environ), folder)
+def _open_pages(project: Project, folder: Path, cluster: str | None = None, **variables: str) -> Iterator[WebPages]:
+    """The local page of a project."""
+    environ = {**os.environ, **project.environ, **variables}
+    opened = WebPages(Source(project.root, project.root, cluster, cluster or "aml", {}, environ), folder)
     try:
         yield opened
     finally:
@@ -76,8 +78,22 @@ def desk(project: Project, container: Container) -> Project:
 
 @pytest.fixture
 def pages(desk: Project, tmp_path: Path) -> Iterator[WebPages]:
-    with _open_pages(desk, tmp_path) as opened:
+    with _open_pages(desk, tmp_path, "here") as opened:
         yield opened
+
+
+def _planned(pages: WebPages) -> str:
+    """The address of a plan for the upload of ``data``, which is ready."""
+    address = pages.post("/plans", act="u:data").headers["location"]
+    assert wait_until(lambda: "Carry out exactly this plan" in pages.get(address).text)
+    return address
+
+
+def _carried_out(pages: WebPages, plan: str) -> str:
+    """The page of the plan's transfer, which is over."""
+    address = pages.post(f"{plan}/carry-out").headers["location"]
+    assert wait_until(lambda: "/history/" in pages.get(address).text)
+    return pages.get(address).text
 
 
 def _two_ranks(desk: Project) -> dict[str, str]:
@@ -107,10 +123,10 @@ def finished(azurite: Azurite, tmp_path_factory: pytest.TempPathFactory) -> Iter
     desk = _two_clusters(Project(folder / "project", {"HOME": str(folder / "home")}), container)
     form = _two_ranks(desk)
     _go(desk).touch()
-    with _open_pages(desk, folder) as opened:
+    with _open_pages(desk, folder, "here") as opened:
         opened.post("/new-job", **form, do="init")
         job = _job_of(opened.post("/new-job", **form, do="submit"))
-        assert wait_until(partial(_is_completed, opened, job), seconds=180)
+        assert wait_until(partial(_is_completed, opened, job))
         (desk.root / "job.py").write_text(PROGRAM + "# more\n")
         (desk.root / "old.py").unlink()
         (desk.root / "new.py").write_text("2\n")
@@ -124,10 +140,10 @@ def running(pages: WebPages, desk: Project) -> Iterator[str]:
     form = _two_ranks(desk)
     pages.post("/new-job", **form, do="init")
     job = _job_of(pages.post("/new-job", **form, do="submit"))
-    assert wait_until(lambda: all(name in _tabs(pages, job) for name in LOGS), seconds=180)
+    assert wait_until(lambda: all(name in _tabs(pages, job) for name in LOGS))
     yield job
     _go(desk).touch()
-    assert wait_until(partial(_is_completed, pages, job), seconds=60)
+    assert wait_until(partial(_is_completed, pages, job))
 
 
 def _archive(container: Container) -> dict[str, str]:
@@ -216,9 +232,9 @@ def test_the_page_of_a_cluster_says_who_holds_its_gpus(pages: WebPages, desk: Pr
     assert f"2 1 Running {running}" in held, held
     assert "0 of 2 GPUs free" in words_of(pages.get("/clusters/here/free").text)
     _go(desk).touch()
-    assert wait_until(partial(_is_completed, pages, running), seconds=60)
+    assert wait_until(partial(_is_completed, pages, running))
     # A job gives its GPUs back when its end is recorded.
-    assert wait_until(lambda: "Nobody uses it" in words_of(pages.get("/clusters/here/holders").text), seconds=60)
+    assert wait_until(lambda: "Nobody uses it" in words_of(pages.get("/clusters/here/holders").text))
 
 
 def test_a_text_is_found_in_the_logs_of_all_ranks(finished: FinishedJob) -> None:
@@ -246,7 +262,7 @@ def test_two_jobs_are_compared_with_the_files_of_their_code(finished: FinishedJo
 def test_a_job_is_submitted_again_on_another_cluster(finished: FinishedJob, latest: str, files: str) -> None:
     pages = finished.pages
     moved = _job_of(pages.post(f"/jobs/{finished.id}/resubmit", cluster="there", latest_code=latest))
-    assert wait_until(partial(_is_completed, pages, moved), seconds=120)
+    assert wait_until(partial(_is_completed, pages, moved))
     assert "rank 1: ends in" in words_of(pages.get(f"/jobs/{moved}?log={LOGS[1]}").text)
     found = words_of(pages.get(f"/jobs/compare?job={finished.id}&job={moved}").text)
     assert f"Code files {files}" in found, found
@@ -263,6 +279,31 @@ def test_a_running_job_is_stopped_when_it_is_submitted_again(pages: WebPages, de
     assert pages.post(f"/jobs/{new}/abort").status == 303
 
 
+def test_an_output_on_the_disk_has_a_link_once_it_is_uploaded(
+    pages: WebPages, desk: Project, container: Container
+) -> None:
+    entry = {"azure_blob_config_file": "aux_data/configs/acct.yaml"}
+    entries = {"code_path": {**entry, "path": "mine/code.zip"}, "output_folder": {**entry, "path": "mine/output"}}
+    values = {"platform": "local", "config_param": entries, "output": "per_job"}
+    (desk.root / "aux_data/aml/box.yaml").write_text(yaml.safe_dump(values))
+    words = ("submit", "--init", "--wait", "echo 'a model' > $BLOBSYNC_OUTPUT/model.bin")
+    run_id = desk.run("--json", "-c", "box", *words).data["job_id"]
+    listed = pages.get(f"/jobs/{run_id}/outputs").text
+    assert "They are in the project's folder." in listed and "on this machine" in words_of(listed)
+    assert 'aria-label="Link to output/model.bin"' in listed
+
+    def link() -> str:
+        return pages.post(f"/jobs/{run_id}/outputs/link", name="output/model.bin").text
+
+    upload = f"-c box u output/{run_id}/model.bin"
+    assert f"blobsync {upload}" in words_of(link())
+    assert desk.run(*upload.split()).code == 0
+    made = re.search(r'<textarea id="url" [^>]*>(http[^<]+)<', link())
+    assert made
+    with urlopen(html.unescape(made[1])) as answer:
+        assert answer.read() == b"a model\n"
+
+
 def test_a_command_of_a_terminal_is_on_the_page_while_it_still_plans_and_can_be_ended_there(
     project: Project, tmp_path: Path
 ) -> None:
@@ -270,19 +311,17 @@ def test_a_command_of_a_terminal_is_on_the_page_while_it_still_plans_and_can_be_
     with socket.create_server(("127.0.0.1", 0)) as silent:
         # A server that accepts connections and never answers.
         project.configure(Container(f"http://127.0.0.1:{silent.getsockname()[1]}", "one", "a2V5", "box"))
-        environ = {**os.environ, **project.environ}
-        pages = WebPages(Source(project.root, project.root, None, "aml", {}, environ), tmp_path)
         process = project.start("u", "data")
         try:
-            assert wait_until(lambda: process.poll() or "planning" in pages.get("/transfers").text, seconds=60)
-            page = pages.get("/transfers").text
-            assert "upload data" in words_of(page) and "blobsync u data" in page
-            found = re.search(r"/transfers/running/[0-9a-f]{8}/cancel", page)
-            assert found and pages.post(found[0]).status == 303
-            done = project.finish(process)
+            with _open_pages(project, tmp_path) as pages:
+                assert wait_until(lambda: process.poll() or "planning" in pages.get("/transfers").text)
+                page = pages.get("/transfers").text
+                assert "upload data" in words_of(page) and "blobsync u data" in page
+                found = re.search(r"/transfers/running/[0-9a-f]{8}/cancel", page)
+                assert found and pages.post(found[0]).status == 303
+                done = project.finish(process)
         finally:
             kill_tree(process.pid)
-            pages.close()
     assert done.code == 130, str(done)
     assert project.json("history").data["transfers"] == []
 
@@ -295,16 +334,10 @@ def test_a_transfer_carries_out_the_plan_that_was_shown_without_a_second_survey(
     write_tree(project.data, files)
     with fault_proxy(container.service) as counting:
         project.configure(container, url=counting.url)
-        environ = {**os.environ, **project.environ} | ({"BLOBSYNC_LARGE_PLAN": "20"} if large else {})
-        pages = WebPages(Source(project.root, project.root, None, "aml", {}, environ), tmp_path)
-        try:
-            address = pages.post("/plans", act="u:data").headers["location"]
-            assert wait_until(lambda: "Carry out exactly this plan" in pages.get(address).text, seconds=60)
+        with _open_pages(project, tmp_path, **({"BLOBSYNC_LARGE_PLAN": "20"} if large else {})) as pages:
+            plan = _planned(pages)
             listings = counting.stats().operations["list"]
-            address = pages.post(f"{address}/carry-out").headers["location"]
-            assert wait_until(lambda: "Result" in pages.get(address).text, seconds=60)
-        finally:
-            pages.close()
+            _carried_out(pages, plan)
         operations = counting.stats().operations
     assert container.contents("data/") == hashes(files)
     assert operations["put blob"] == len(files)
@@ -316,18 +349,12 @@ def test_a_plan_names_each_file_that_it_leaves_out_and_counts_those_that_it_does
 ) -> None:
     project.configure(container)
     write_tree(project.data, {"good.txt": b"1\n", **{f"{n:02}\x07.txt": b"2\n" for n in range(22)}})
-    environ = {**os.environ, **project.environ}
-    pages = WebPages(Source(project.root, project.root, None, "aml", {}, environ), tmp_path)
-    try:
-        address = pages.post("/plans", act="u:data").headers["location"]
-        assert wait_until(lambda: "Carry out exactly this plan" in pages.get(address).text, seconds=60)
-        shown = pages.get(address)
-    finally:
-        pages.close()
+    with _open_pages(project, tmp_path) as pages:
+        shown = pages.get(_planned(pages)).text
     for n in range(20):
-        assert f"data/{n:02}\\x07.txt: left out: its name contains the control character" in words_of(shown.text)
-    assert "2 more files cannot be moved" in words_of(shown.text)
-    assert shown.text.count("rename it") == 1, "one list, since all have the same remedy"
+        assert f"data/{n:02}\\x07.txt: left out: its name contains the control character" in words_of(shown)
+    assert "2 more files cannot be moved" in words_of(shown)
+    assert shown.count("rename it") == 1, "one list, since all have the same remedy"
 
 
 @pytest.mark.parametrize(("seconds", "age"), [(300, "as of 5 min ago"), (7_500, "as of 2 h 5 min ago")])
@@ -347,14 +374,10 @@ def test_the_age_of_a_listing_is_that_of_the_command_line(
     made_so_long_ago()
     told = project.run("status").out
     assert f"1 file (1 B) in the container, {age}" in told, told
-    environ = {**os.environ, **project.environ}
     made_so_long_ago()
-    pages = WebPages(Source(project.root, project.root, None, "aml", {}, environ), tmp_path)
-    try:
-        assert wait_until(lambda: "1 blob" in words_of(pages.get("/").text), seconds=60)
+    with _open_pages(project, tmp_path) as pages:
+        assert wait_until(lambda: "1 blob" in words_of(pages.get("/").text))
         assert f"1 blob {age}" in words_of(pages.get("/").text)
-    finally:
-        pages.close()
 
 
 def test_the_headline_of_a_plan_has_conflicts_before_files_to_upload(
@@ -365,39 +388,54 @@ def test_the_headline_of_a_plan_has_conflicts_before_files_to_upload(
     assert project.run("u", "data").code == 0
     write_tree(project.data, {"a.txt": b"1234567", "b.txt": b"22", "notes.txt": b"here\n"})
     container.put("data/notes.txt", b"there\n")
-    environ = {**os.environ, **project.environ}
-    pages = WebPages(Source(project.root, project.root, None, "aml", {}, environ), tmp_path)
-    try:
-        address = pages.post("/plans", act="u:data").headers["location"]
-        assert wait_until(lambda: "Carry out exactly this plan" in pages.get(address).text, seconds=60)
-        shown = pages.get(address).text
-    finally:
-        pages.close()
+    with _open_pages(project, tmp_path) as pages:
+        shown = pages.get(_planned(pages)).text
     assert "1 conflict , 2 files to upload, 9 B" in words_of(shown)
     # The conflict of the headline is a link to the first table.
     first = shown.partition('aria-labelledby="group-1"')[2].partition('aria-labelledby="group-2"')[0]
     assert 'href="#group-1">1 conflict</a>' in shown and "data/notes.txt" in first and "data/a.txt" not in first
 
 
-def test_a_receipt_without_files_is_a_sentence_and_no_empty_table(
+def test_files_that_failed_for_one_reason_are_one_list_and_a_receipt_without_files_is_a_sentence(
     project: Project, container: Container, tmp_path: Path
 ) -> None:
     project.configure(container)
-    write_tree(project.data, {"gone.txt": b"1\n"})
-    pages = WebPages(Source(project.root, project.root, None, "aml", {}, {**os.environ, **project.environ}), tmp_path)
-    try:
-        plan = pages.post("/plans", act="u:data").headers["location"]
-        assert wait_until(lambda: "Carry out exactly this plan" in pages.get(plan).text, seconds=60)
-        (project.data / "gone.txt").unlink()
-        transfer = pages.post(f"{plan}/carry-out").headers["location"]
-        assert wait_until(lambda: "/history/" in pages.get(transfer).text, seconds=60)
-        [receipt] = set(re.findall(r"/history/\w+", pages.get(transfer).text))
+    write_tree(project.data, {f"{n}.txt": b"x" for n in range(3)})
+    with _open_pages(project, tmp_path) as pages:
+        plan = _planned(pages)
+        for n in range(3):
+            (project.data / f"{n}.txt").unlink()
+        page = _carried_out(pages, plan)
+        [receipt] = set(re.findall(r"/history/\w+", page))
         shown = pages.get(receipt).text
-    finally:
-        pages.close()
-    assert "0 of 1 file, 0 B" in words_of(shown)
-    assert "No file was changed." in words_of(shown)
+    before, notice, *others = re.split(r'<div class="notice bad', page)
+    assert [words_of(each).strip() for each in re.findall(r"<li>.*?</li>", notice, re.DOTALL)] == [
+        f"data/{n}.txt: No such file or directory" for n in range(3)
+    ]
+    assert others == [] and "it disappeared while blobsync was running" in words_of(notice)
+    assert "Plan the rest" in before, "however long the list is, what to do next stands before it"
+    assert "0 of 3 files, 0 B" in words_of(shown) and "No file was changed." in words_of(shown)
     assert "<table" not in shown
+
+
+def test_what_changed_while_somebody_looked_at_the_plan_is_never_replaced(
+    project: Project, container: Container, tmp_path: Path
+) -> None:
+    project.configure(container)
+    write_tree(project.data, {"a.txt": b"one\n", "b.txt": b"two\n"})
+    with _open_pages(project, tmp_path) as pages:
+        plan = _planned(pages)
+        assert "2 files" in words_of(pages.get(plan).text)
+        # Somebody else uploads one of them, and a file appears here.
+        container.put("data/a.txt", b"theirs\n")
+        write_tree(project.data, {"c.txt": b"three\n"})
+        page = _carried_out(pages, plan)
+        assert "badge partial" in page and "data/a.txt" in page.partition('class="notice bad')[2]
+        assert container.contents("data/") == hashes({"a.txt": b"theirs\n", "b.txt": b"two\n"})
+        again = re.search(r'name="again" value="(\w+)"', page)
+        assert again
+        rest = pages.post("/plans", again=again[1]).headers["location"]
+        assert wait_until(lambda: "1 conflict" in words_of(pages.get(rest).text))
 
 
 def _is_completed(pages: WebPages, run_id: str) -> bool:
