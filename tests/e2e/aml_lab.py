@@ -19,7 +19,6 @@ from tests.servers.aml_stub import ARM_TOKEN, ML_TOKEN, AmlStub, serve
 from tests.unit.test_config_loader import ACT_EXAMPLE
 from tests.waiting import wait_until
 
-PATIENCE = 120.0
 SHOW = """\
 import json, os, sys
 facts = {"argv": sys.argv[1:], "env": dict(os.environ), "data": open("data/voc/a.txt").read()}
@@ -62,7 +61,7 @@ class Lab(JobLab):
         def there() -> bool:
             return refresh(board, [board.history.find(job_id)]).records[0].info.state.value in wanted
 
-        assert wait_until(there, seconds=PATIENCE, pause=0.1), self.run("q", job_id)
+        assert wait_until(there, pause=0.1), self.run("q", job_id)
         return self.detail(job_id)
 
     def detail(self, job_id: str) -> dict[str, Any]:
