@@ -433,19 +433,12 @@ def test_a_job_that_has_ended_is_found_by_what_names_it_and_left_no_secret(lab: 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
-def test_logs_outlive_the_cluster(lab: Lab, cluster: str, tmp_path: Path) -> None:
-    def run_one() -> str:
-        job_id = lab.submit(cluster, "--nodes", "1", "echo remembered")
+@pytest.mark.slurm
+def test_logs_outlive_the_cluster(lab: Lab, tmp_path: Path) -> None:
+    with SlurmCluster(tmp_path / "own") as own:
+        lab.project.environ.update(own.environ)
+        job_id = lab.submit("uni", "--nodes", "1", "echo remembered")
         assert lab.until(job_id)["status"] == "Completed"
-        return job_id
-
-    if cluster == "uni":
-        with SlurmCluster(tmp_path / "own") as own:
-            lab.project.environ.update(own.environ)
-            job_id = run_one()
-    else:
-        job_id = run_one()
     shutil.rmtree(lab.project.state / "jobs")
     assert lab.run("logs", job_id).out == "remembered\n"
     detail = lab.detail(job_id)

@@ -205,10 +205,13 @@ def test_plans_through_another_cluster_and_copies_from_it_are_made_with_two_clic
     assert (uploaded["kind"], uploaded["cluster"]) == ("upload", "eu")
 
 
-def test_what_cannot_be_uploaded_is_named_with_its_reason(
+def test_what_cannot_be_uploaded_is_named_with_its_reason_and_what_doctor_examined_in_one_line(
     project: Project, container: Container, browser: Browser
 ) -> None:
     project.configure(container)
+    (project.root / "aux_data/configs/aml.yaml").rename(project.root / "aux_data/configs/storage_of_us.yaml")
+    cluster = project.root / "aux_data/aml/aml.yaml"
+    cluster.write_text(cluster.read_text().replace("configs/aml.yaml", "configs/storage_of_us.yaml"))
     write_tree(project.data, {f"sub/{n}.txt": bytes(1_500) for n in range(100)})
     (project.data / "broken").symlink_to("nowhere")
     with open(os.fsencode(project.data) + b"/caf\xe9.txt", "wb") as target:
@@ -233,30 +236,20 @@ def test_what_cannot_be_uploaded_is_named_with_its_reason(
             ]
         )
         assert seen.errors == []
+        page.goto(f"{server.address}/clusters")
+        page.get_by_role("button", name="Run doctor").click()
+        where = page.locator(".checks td:nth-child(3)", has_text="storage_of_us").first
+        where.wait_for()
+        # Before its style sheets are there, the page has no widths.
+        page.wait_for_load_state("load")
+        for width in (900, 1350, 1600):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert where.evaluate(_LINES) == 1, width
 
 
 _TOPS = """(row, sides) => sides.map(
   (side) => row.querySelector(`td[data-label=${side}]`).getBoundingClientRect().top
 )"""
-
-
-def test_the_name_of_a_file_that_doctor_examined_is_one_line(
-    project: Project, container: Container, browser: Browser
-) -> None:
-    project.configure(container)
-    (project.root / "aux_data/configs/aml.yaml").rename(project.root / "aux_data/configs/storage_of_us.yaml")
-    cluster = project.root / "aux_data/aml/aml.yaml"
-    cluster.write_text(cluster.read_text().replace("configs/aml.yaml", "configs/storage_of_us.yaml"))
-    with web_server(project) as server, window(browser, server) as seen:
-        seen.page.goto(f"{server.address}/clusters")
-        seen.page.get_by_role("button", name="Run doctor").click()
-        where = seen.page.locator(".checks td:nth-child(3)", has_text="storage_of_us").first
-        where.wait_for()
-        # Before its style sheets are there, the page has no widths.
-        seen.page.wait_for_load_state("load")
-        for width in (900, 1350, 1600):
-            seen.page.set_viewport_size({"width": width, "height": 900})
-            assert where.evaluate(_LINES) == 1, width
 
 
 _LINES = """(each) => {
@@ -383,6 +376,7 @@ def test_names_and_contents_of_blobs_are_inert_and_no_page_has_a_key(
     container.put(f"data/{_HOSTILE}", _SCRIPT)
     container.put("data/drawing.svg", b"<svg xmlns='http://www.w3.org/2000/svg' onload='window.hacked=3'></svg>")
     container.put("data/lie.png", _SCRIPT)
+    container.put("data/true.png", _PNG)
     with web_server(project) as server, window(browser, server) as seen:
         page = seen.page
         pages = []
@@ -406,19 +400,9 @@ def test_names_and_contents_of_blobs_are_inert_and_no_page_has_a_key(
         assert page.evaluate("window.hacked") is None
         assert seen.errors == []
         assert not [each for each in pages if container.key in each or "sig=" in each]
-
-
-def test_a_blob_is_shown_as_a_picture_if_it_is_one_and_linked_to_when_asked(
-    project: Project, container: Container, browser: Browser
-) -> None:
-    project.configure(container)
-    container.put("data/lie.png", _SCRIPT)
-    container.put("data/true.png", _PNG)
-    with web_server(project) as server, window(browser, server) as seen:
-        page = seen.page
+        # A picture is what begins like one; whatever it is served as, it cannot act.
         page.goto(f"{server.address}/blob?path=data/true.png")
         page.wait_for_function("() => document.querySelector('img.preview').naturalWidth === 1")
-        # A picture is what begins like one; whatever it is served as, it cannot act.
         server.cookie = "; ".join(f"{each['name']}={each['value']}" for each in page.context.cookies())
         assert server.ask("/picture?path=data/lie.png").status == 400
         # The one link that was asked for.
