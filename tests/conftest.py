@@ -173,9 +173,14 @@ def azcopy_path() -> Path:
     pytest.skip("no azcopy: run ./dev setup, or set BLOBSYNC_AZCOPY")
 
 
+def pytest_sessionstart() -> None:
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass by the tests themselves: they stay to the end, and to walk over all of them takes
     it longer than most tests take."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -12,10 +12,12 @@ import termios
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pyte
 
 from tests.e2e.world import Project, blobsync_command, kill_tree
+from tests.servers.forked import Forked, can_fork
 from tests.waiting import wait_until
 
 CTRL_C = "\x03"
@@ -57,10 +59,23 @@ class Terminal:
         self._lock = threading.Lock()
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
-        command = ("/bin/sh", "-c", _ON_TERMINAL, "sh", os.ttyname(slave), *project.before, blobsync_command(), *words)
-        environ = {**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **project.environ}
+        command = (blobsync_command(), *words)
+        environ = {**os.environ, "TERM": "xterm-256color", **project.environ}
         environ.pop("COLUMNS", None)
-        self.process = subprocess.Popen(command, cwd=project.root, env=environ, start_new_session=True)
+        self.process: subprocess.Popen[Any]
+        if can_fork(environ, project.before):
+            self.process = Forked(
+                command,
+                folder=project.root,
+                environ=environ,
+                before=project.before,
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+            )
+        else:
+            shell = ("/bin/sh", "-c", _ON_TERMINAL, "sh", os.ttyname(slave), *project.before)
+            self.process = subprocess.Popen((*shell, *command), cwd=project.root, env=environ, start_new_session=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self._slave = slave

@@ -14,13 +14,12 @@ import pytest
 
 from blobsync import Project as Opened
 from blobsync import Transfer
-from tests.e2e.world import Container, Project, hashes, random_files, read_tree, write_tree
+from tests.e2e.world import Container, Project, random_files, read_tree, write_tree
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
 _FILES = random_files(20261123, 60, [9 << 20] * 2)
-_HASHES = hashes(_FILES)
 _ENGINES: dict[str, dict[str, Any]] = {
     "direct": {"engine": "direct"},
     "azcopy": {"engine": "azcopy"},
@@ -63,11 +62,11 @@ def test_an_upload_that_is_cancelled_in_the_middle_is_completed_by_the_same_call
         assert transfer.cancel(), transfer.exception()
         _stopped(transfer)
         left = container.contents("data/")
-        assert left.items() < _HASHES.items(), "whole files only"
+        assert left.items() < _FILES.hashes.items(), "whole files only"
         result = project.start_upload("data", **options).result(_SECONDS)
         assert result.ok and result.verified == len(_FILES)
         assert [entry.result for entry in project.history()] == ["done", "cancelled"]
-    assert container.contents("data/") == _HASHES
+    assert container.contents("data/") == _FILES.hashes
 
 
 def test_a_download_that_is_cancelled_leaves_whole_files_and_is_completed_by_the_same_call(
@@ -81,10 +80,10 @@ def test_a_download_that_is_cancelled_leaves_whole_files_and_is_completed_by_the
         assert wait_until(lambda: _is_moving(transfer), seconds=_SECONDS, pause=0.02)
         transfer.cancel()
         _stopped(transfer)
-        whole = {name: sha for name, sha in read_tree(project.data).items() if name in _HASHES}
-        assert whole.items() < _HASHES.items()
+        whole = {name: sha for name, sha in read_tree(project.data).items() if name in _FILES.hashes}
+        assert whole.items() < _FILES.hashes.items()
         assert here.start_download("data").result(_SECONDS).ok
-    assert read_tree(project.data) == _HASHES
+    assert read_tree(project.data) == _FILES.hashes
 
 
 def test_a_task_of_asyncio_that_is_cancelled_stops_its_upload(opened: Opened, container: Container) -> None:
@@ -103,9 +102,9 @@ def test_a_task_of_asyncio_that_is_cancelled_stops_its_upload(opened: Opened, co
 
     with opened as project:
         _stopped(asyncio.run(run(project)))
-        assert container.contents("data/").items() < _HASHES.items()
+        assert container.contents("data/").items() < _FILES.hashes.items()
         assert asyncio.run(again(project)) == len(_FILES)
-    assert container.contents("data/") == _HASHES
+    assert container.contents("data/") == _FILES.hashes
 
 
 @pytest.mark.parametrize(
@@ -122,9 +121,9 @@ def test_a_command_is_stopped_from_another_process_without_a_signal(
         done = project.finish(process)
         assert done.code == 130 and "stopped: " in done.err, str(done)
         assert here.running() == {} and here.find_transfer(moving).result == "cancelled"
-        assert container.contents("data/").items() < _HASHES.items()
+        assert container.contents("data/").items() < _FILES.hashes.items()
         assert project.run("u", "data", *words).code == 0
-    assert container.contents("data/") == _HASHES
+    assert container.contents("data/") == _FILES.hashes
 
 
 def _first(project: Opened, enough: Callable[[Any], bool]) -> str:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
@@ -104,27 +105,23 @@ BAD_WORDS = {
 }
 
 
-@pytest.mark.parametrize(("words", "code", "says"), BAD_WORDS.values(), ids=BAD_WORDS.keys())
-def test_words_that_do_not_fit(
-    ready: Project, container: Container, words: tuple[str, ...], code: str, says: str
-) -> None:
-    (ready.root / "data/a.txt").write_bytes(b"alpha")
-    done = ready.run(*words)
-    assert done.code == 2, str(done)
-    assert says in done.err
-    told = ready.json(*words)
-    assert (told.code, told.codes) == (2, {code}), str(told)
-    assert set(container.names()) == {"data/there.txt"}
-    assert "Traceback" not in done.err + told.err
+def test_words_that_do_not_fit(ready: Project, container: Container) -> None:
+    for words, code, says in BAD_WORDS.values():
+        done = ready.run(*words)
+        assert done.code == 2 and says in done.err, str(done)
+        told = ready.json(*words)
+        assert (told.code, told.codes) == (2, {code}), str(told)
+        assert "Traceback" not in done.err + told.err
+    assert set(container.names()) == {"data/there.txt"} and set(read_tree(ready.data)) == set(_FILES)
 
 
-@pytest.mark.parametrize("command", ["u", "d", "ls", "verify", "stat"])
-def test_nothing_of_that_name(ready: Project, container: Container, command: str) -> None:
-    done = ready.json(command, "data/nowhere")
-    assert (done.code, done.codes) == (4, {"nothing_matched"}), str(done)
-    hint = done.errors[0]["hint"]
-    # 'blobsync ls' lists blobs: that is no help for what is missing here.
-    assert hint == f"'ls {ready.data}' shows what is there" if command == "u" else "blobsync ls" in hint
+def test_nothing_of_that_name(ready: Project, container: Container) -> None:
+    for command in ("u", "d", "ls", "verify", "stat"):
+        done = ready.json(command, "data/nowhere")
+        assert (done.code, done.codes) == (4, {"nothing_matched"}), str(done)
+        hint = done.errors[0]["hint"]
+        # 'blobsync ls' lists blobs: that is no help for what is missing here.
+        assert hint == f"'ls {ready.data}' shows what is there" if command == "u" else "blobsync ls" in hint
 
 
 TEN_BROKEN_FILES: dict[str, tuple[str, str, str]] = {
@@ -166,21 +163,15 @@ TEN_BROKEN_FILES: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("command", "file", "text", "says"),
-    [(command, *case) for command, case in zip(cycle(("u", "d", "ls")), TEN_BROKEN_FILES.values(), strict=False)],
-    ids=TEN_BROKEN_FILES.keys(),
-)
-def test_broken_files_are_refused(
-    ready: Project, container: Container, command: str, file: str, text: str, says: str
-) -> None:
-    (ready.root / file).write_text(text)
-    done = ready.json(command, "data")
-    assert (done.code, done.codes) == (2, {"config_invalid"}), str(done)
-    assert done.errors[0]["message"].startswith(says), str(done)
-    checked = ready.run("config", "check")
-    assert checked.code == 2
-    assert says in checked.err
+def test_broken_files_are_refused(ready: Project, container: Container) -> None:
+    for command, (file, text, says) in zip(cycle(("u", "d", "ls")), TEN_BROKEN_FILES.values(), strict=False):
+        ready.configure(container)
+        (ready.root / file).write_text(text)
+        done = ready.json(command, "data")
+        assert (done.code, done.codes) == (2, {"config_invalid"}), str(done)
+        assert done.errors[0]["message"].startswith(says), str(done)
+        checked = ready.run("config", "check")
+        assert checked.code == 2 and says in checked.err, str(checked)
     assert set(container.names()) == {"data/there.txt"}
     assert set(read_tree(ready.data)) == set(_FILES)
 
@@ -193,49 +184,26 @@ def closed_port() -> Iterator[int]:
         yield int(kept.getsockname()[1])
 
 
-@pytest.mark.parametrize("words", [("u", "data"), ("d", "data"), ("ls", "data"), ("rm", "data", "-y")])
-def test_server_down(ready: Project, container: Container, closed_port: int, words: tuple[str, ...]) -> None:
-    ready.configure(container, url=f"http://127.0.0.1:{closed_port}")
-    done = ready.json(*words)
-    assert (done.code, done.codes) == (1, {"storage_unreachable"}), str(done)
-    assert done.errors[0]["hint"]
-    assert set(read_tree(ready.data)) == set(_FILES)
-
-
-def test_wrong_key(ready: Project, container: Container) -> None:
-    wrong = Container(container.service, container.account, "d3Jvbmc=", container.name)
-    ready.configure(wrong)
-    for words in (("u", "data"), ("ls", "data")):
-        done = ready.json(*words)
-        assert (done.code, done.codes) == (2, {"access_denied"}), str(done)
-        assert done.errors[0]["hint"]
-
-
-def test_missing_container(ready: Project, container: Container) -> None:
-    gone = Container(container.service, container.account, container.key, "no-such-container")
-    ready.configure(gone)
-    for words in (("u", "data"), ("d", "data"), ("ls", "data")):
-        done = ready.json(*words)
-        assert (done.code, done.codes) == (2, {"container_not_found"}), str(done)
-        assert "no-such-container" in done.errors[0]["message"]
-        assert done.errors[0]["hint"]
-
-
-def test_expired_sas_is_seen_before_anything_starts(ready: Project, container: Container, closed_port: int) -> None:
-    ready.configure(container, sas=container.sas("rwdl", hours=-1))
-    # No server is asked: the one that is named does not exist.
-    ready.configure(container, sas=container.sas("rwdl", hours=-1), url=f"http://127.0.0.1:{closed_port}")
-    for words in (("u", "data"), ("d", "data"), ("ls", "data")):
-        done = ready.json(*words)
-        assert (done.code, done.codes) == (2, {"sas_expired"}), str(done)
-        assert "sig=" not in done.out + done.err
-
-
-def test_a_sas_without_a_right_names_it(ready: Project, container: Container) -> None:
-    ready.configure(container, sas=container.sas("rl"))
-    done = ready.json("u", "data")
-    assert (done.code, done.codes) == (2, {"sas_permission"}), str(done)
-    assert set(container.names()) == {"data/there.txt"}
+def test_a_service_that_is_down_a_wrong_key_no_container_and_an_old_sas(
+    ready: Project, container: Container, closed_port: int
+) -> None:
+    nowhere, old = f"http://127.0.0.1:{closed_port}", container.sas("rwdl", hours=-1)
+    wrong = replace(container, key="d3Jvbmc=")
+    gone = replace(container, name="no-such-container")
+    for there, url, sas, code, exit_code, says in (
+        (container, nowhere, None, "storage_unreachable", 1, ""),
+        (wrong, None, None, "access_denied", 2, ""),
+        (gone, None, None, "container_not_found", 2, "no-such-container"),
+        # No server is asked: the one that is named does not exist.
+        (container, nowhere, old, "sas_expired", 2, ""),
+    ):
+        ready.configure(there, url=url, sas=sas)
+        for words in (("u", "data"), ("d", "data"), ("ls", "data"), ("rm", "data", "-y")):
+            done = ready.json(*words)
+            assert (done.code, done.codes) == (exit_code, {code}), str(done)
+            assert says in done.errors[0]["message"] and done.errors[0]["hint"], str(done)
+            assert "sig=" not in done.out + done.err
+    assert set(read_tree(ready.data)) == set(_FILES) and set(container.names()) == {"data/there.txt"}
 
 
 OLD_AZCOPY = '#!/bin/sh\necho "azcopy version 10.3.0"\n'

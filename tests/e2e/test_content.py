@@ -19,6 +19,7 @@ pytestmark = pytest.mark.e2e
 
 _LARGE = random.Random(1).randbytes(20_000_000)
 _ODD = bytes(range(256)) * 40
+WIDTHS = pytest.mark.parametrize("columns", [40, *(pytest.param(each, marks=pytest.mark.soak) for each in (80, 120))])
 
 
 def printed(project: Project, *words: str) -> subprocess.CompletedProcess[bytes]:
@@ -83,7 +84,7 @@ def test_a_bit_changed_in_transit_is_noticed(project: Project, container: Contai
     assert b"data/large: its bytes have the MD5 " in done.stderr
 
 
-@pytest.mark.parametrize("columns", [40, 80, 120])
+@WIDTHS
 def test_a_terminal_gets_text_and_nothing_that_changes_it(project: Project, container: Container, columns: int) -> None:
     container.put("data/text", "one\ttab\x1b[31m\nFAIL: \u00fcber\r\nlast".encode())
     container.put("data/binary", _ODD)
@@ -142,7 +143,7 @@ def test_what_has_no_lines_is_told_in_one(project: Project, container: Container
     assert project.run("diff", "data/nothing").code == 4
 
 
-@pytest.mark.parametrize("columns", [40, 80, 120])
+@WIDTHS
 def test_a_difference_on_a_terminal_changes_nothing_of_it(project: Project, container: Container, columns: int) -> None:
     container.put("data/a", b"one\n\x1b[2Jtwo\n")
     write_tree(project.data, {"a": b"one\n2\n"})

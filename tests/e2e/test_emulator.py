@@ -82,18 +82,30 @@ def test_it_serves_the_users_own_account_and_keeps_blobs_over_a_restart(emulator
         assert service.get_blob_client("box", "a").download_blob().readall() == b"kept"
 
 
-def test_keys_are_given_by_the_caller_and_written_nowhere(emulator: Emulator, tmp_path: Path) -> None:
+def test_keys_are_given_by_the_caller_and_written_nowhere_and_open_connections_do_not_hold_up_the_stop(
+    emulator: Emulator, tmp_path: Path
+) -> None:
     key = new_key()
-    state = emulator.start({"mine": key}, in_memory=True)
-    with client(state, "mine", key.reveal()) as service:
-        service.create_container("box")
+    state = emulator.start({"mine": key})
+    service = client(state, "mine", key.reveal())
+    service.create_container("box")
     for file in (tmp_path / "emulator").rglob("*"):
         assert not file.is_file() or key.reveal() not in file.read_text(errors="replace")
     command = Path(f"/proc/{state.pid}/cmdline").read_text()
     assert key.reveal() not in command
+    with service:
+        emulator.stop()
+        # A server that is held up ends with 1 after ten seconds, or is killed.
+        assert os.waitstatus_to_exitcode(os.waitpid(state.pid, 0)[1]) == 0
 
 
-def test_a_second_start_leaves_the_one_that_runs(emulator: Emulator) -> None:
+# Azurite's own, which everybody knows.
+PUBLIC_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+
+def test_the_one_that_runs_is_left_its_key_is_its_users_and_nobody_else_is_stopped_in_its_place(
+    emulator: Emulator, tmp_path: Path
+) -> None:
     state = emulator.start(in_memory=True)
     assert emulator.start(in_memory=True) == state
     assert emulator.start(port=state.port, in_memory=True) == state
@@ -102,23 +114,25 @@ def test_a_second_start_leaves_the_one_that_runs(emulator: Emulator) -> None:
             emulator.start(**other)
         assert caught.value.hint == "blobsync emulator stop, then start it again"
     assert emulator.status() == state
-
-
-# Azurite's own, which everybody knows.
-PUBLIC_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-
-
-def test_others_on_the_machine_do_not_know_its_key(emulator: Emulator, tmp_path: Path) -> None:
-    state = emulator.start(in_memory=True)
-    with client(state, EMULATOR_ACCOUNT, PUBLIC_KEY) as service, pytest.raises(HttpResponseError) as caught:
+    with client(state, EMULATOR_ACCOUNT, PUBLIC_KEY) as service, pytest.raises(HttpResponseError) as refused:
         list(service.list_containers())
-    assert caught.value.status_code == 403
+    assert refused.value.status_code == 403
     key = emulator.own_account().key.reveal()
     holding = [file for file in tmp_path.rglob("*") if file.is_file() and "azurite-" not in str(file)
                and key in file.read_text(errors="replace")]  # fmt: skip
     assert [file.name for file in holding] == ["account.json"]
     assert stat.S_IMODE(holding[0].stat().st_mode) == 0o600
     assert stat.S_IMODE(holding[0].parent.stat().st_mode) == 0o700
+    # A process that got the number of a dead server is never signalled.
+    os.kill(state.pid, signal.SIGKILL)
+    await_true(lambda: gone(state.pid))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as innocent:
+        record = tmp_path / "emulator" / "state.json"
+        record.write_text(record.read_text().replace(str(state.pid), str(innocent.pid)))
+        assert emulator.stop() is None
+        assert innocent.poll() is None
+        assert not record.exists()
+        innocent.kill()
 
 
 def test_a_project_and_the_emulator_agree_on_port_and_key(emulator: Emulator, tmp_path: Path) -> None:
@@ -218,19 +232,6 @@ def test_a_server_that_crashes_at_the_start_is_quoted(emulator: Emulator, tmp_pa
         pass
 
 
-def test_stop_never_signals_a_process_that_got_the_number_of_a_dead_server(emulator: Emulator, tmp_path: Path) -> None:
-    state = emulator.start(in_memory=True)
-    os.kill(state.pid, signal.SIGKILL)
-    await_true(lambda: gone(state.pid))
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as innocent:
-        record = tmp_path / "emulator" / "state.json"
-        record.write_text(record.read_text().replace(str(state.pid), str(innocent.pid)))
-        assert emulator.stop() is None
-        assert innocent.poll() is None
-        assert not record.exists()
-        innocent.kill()
-
-
 def test_an_unreadable_record_means_no_server(emulator: Emulator, tmp_path: Path) -> None:
     (tmp_path / "emulator").mkdir()
     for text in ("", "{}", "[1]", '{"pid": 1}'):
@@ -243,16 +244,6 @@ def test_it_ends_after_a_time_without_requests(emulator: Emulator) -> None:
     state = emulator.start({"mine": new_key()}, in_memory=True, idle_seconds=0.5)
     await_true(lambda: emulator.status() is None)
     await_true(lambda: gone(state.pid))
-
-
-def test_open_connections_do_not_hold_up_the_stop(emulator: Emulator) -> None:
-    key = new_key()
-    state = emulator.start({"mine": key})
-    with client(state, "mine", key.reveal()) as service:
-        service.create_container("box")
-        emulator.stop()
-        # A server that is held up ends with 1 after ten seconds, or is killed.
-        assert os.waitstatus_to_exitcode(os.waitpid(state.pid, 0)[1]) == 0
 
 
 def test_a_session_ends_when_its_process_is_killed() -> None:

@@ -29,7 +29,6 @@ _SEED = int(os.environ.get("FAULTS_SEED", "20261121"))
 # So slow that every kill happens during work: 20 MB take about two seconds.
 _SLOWLY = ("--cap-mbps", "80")
 _FILES = random_files(_SEED, 120, [17 << 20])
-_HASHES = hashes(_FILES)
 HOW_OFTEN = pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.soak)])
 
 
@@ -157,7 +156,7 @@ def test_upload_through_kills(
     project.configure(container, url=counting.url)
     words, moves = ("u", "data", "--engine", "direct", *_SLOWLY), ("put blob", "put block")
     hits = _rounds(project, words, counting, moves, _both, kills)
-    assert container.contents("data/") == _HASHES
+    assert container.contents("data/") == _FILES.hashes
     assert set(container.names(uncommitted=True)) == set(container.names())
     tally.faults({"kill -9": hits})
     tally.runs(exact=1)
@@ -170,12 +169,12 @@ def test_download_through_kills(
     for name, data in _FILES.items():
         container.put(f"data/{name}", data)
     project.configure(container, url=counting.url)
-    with Watch(project.data, _HASHES) as watch:
+    with Watch(project.data, _FILES.hashes) as watch:
         words = ("d", "data", "--engine", "direct", *_SLOWLY)
         hits = _rounds(project, words, counting, ("get blob",), _both, kills)
         assert wait_until(lambda: watch.looks > 10)
     assert not watch.wrong
-    assert read_tree(project.data) == _HASHES
+    assert read_tree(project.data) == _FILES.hashes
     _no_leftovers(project)
     tally.faults({"kill -9": hits})
     tally.runs(exact=1)
@@ -204,7 +203,7 @@ def test_azcopy_at_work_through_a_kill(
     words = (direction, "data", "--engine", "azcopy")
     operation = ("put blob", "put block") if direction == "u" else ("get blob",)
     victims: set[int] = set()
-    with Watch(project.data, _HASHES if direction == "d" else {}) as watch:
+    with Watch(project.data, _FILES.hashes if direction == "d" else {}) as watch:
         counting.reset()
         process = project.start(*words)
         assert wait_until(lambda: processes(process.pid, "azcopy") or process.poll() is not None)
@@ -232,7 +231,7 @@ def test_azcopy_at_work_through_a_kill(
     # A process that outlived its parent ends by itself, or the next run ends it.
     assert wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in victims)), victims
     assert not watch.wrong
-    assert (container.contents("data/") if direction == "u" else read_tree(project.data)) == _HASHES
+    assert (container.contents("data/") if direction == "u" else read_tree(project.data)) == _FILES.hashes
     _no_leftovers(project)
     tally.faults({"kill -9": int(hit)})
     tally.runs(exact=1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.world import Container, Project, hashes, processes, random_files, read_tree, write_tree
+from tests.e2e.world import Container, Project, processes, random_files, read_tree, write_tree
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle
 from tests.waiting import wait_until
@@ -19,7 +19,6 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
 _FILES = random_files(20261122, 50, [5 << 20] * 2)
-_HASHES = hashes(_FILES)
 _TWO = ("--processes", "2")
 # No transfer ends before its large files may go on, however long the test takes to stop it.
 _HELD = Fault("hold", rate=1, operations=("put blob", "put block", "get blob"), pattern="/large")
@@ -49,12 +48,12 @@ def test_two_processes_upload_and_download_every_file(project: Project, containe
     assert "Processes: 2, --processes 2 was given" in project.run("plan", "u", "data", *_TWO).out
     done = project.json("u", "data", *_TWO)
     assert (done.code, done.data["transferred"], done.data["verified"]) == (0, len(_FILES), len(_FILES)), str(done)
-    assert container.contents("data/") == _HASHES
+    assert container.contents("data/") == _FILES.hashes
     other = Project(project.root.parent / "other", project.environ, project.before)
     other.configure(container)
     done = other.json("d", "data", *_TWO)
     assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)
-    assert read_tree(other.data) == _HASHES
+    assert read_tree(other.data) == _FILES.hashes
     # The index of this process has the files that workers moved.
     again = other.json("u", "data", *_TWO)
     assert (again.code, again.data["unchanged"], again.data["transferred"]) == (0, len(_FILES), 0), str(again)
@@ -82,7 +81,7 @@ def test_after_kill_9_the_workers_end_and_the_same_command_finishes(
     counting.inject()
     done = project.json(*words)
     assert done.code == 0, str(done)
-    assert (container.contents("data/") if direction == "u" else read_tree(project.data)) == _HASHES
+    assert (container.contents("data/") if direction == "u" else read_tree(project.data)) == _FILES.hashes
     if direction == "u":
         assert set(container.names(uncommitted=True)) == set(container.names())
 
@@ -101,7 +100,7 @@ def test_a_worker_killed_in_the_middle_is_a_note_and_nothing_more(
     done = project.finish(process)
     assert done.code == 0, str(done)
     assert "a worker process was lost, it was killed by signal 9" in done.err
-    assert container.contents("data/") == _HASHES
+    assert container.contents("data/") == _FILES.hashes
     assert set(container.names(uncommitted=True)) == set(container.names())
 
 
@@ -122,11 +121,11 @@ def test_an_interrupt_says_what_is_left_and_ends_the_workers(
     assert _gone(workers, 10)
     counting.inject()
     whole = {item for item in read_tree(project.data).items() if not item[0].endswith(".part")}
-    assert whole <= set(_HASHES.items()), "partial files have a final name"
+    assert whole <= set(_FILES.hashes.items()), "partial files have a final name"
     done = project.json("d", "data", *_TWO)
     assert done.code == 0, str(done)
     # The workers' records are used, and removed.
-    assert read_tree(project.data) == _HASHES
+    assert read_tree(project.data) == _FILES.hashes
 
 
 def test_in_the_background_of_a_script_ctrl_c_stops_nothing(
@@ -143,7 +142,7 @@ def test_in_the_background_of_a_script_ctrl_c_stops_nothing(
     counting.release()
     done = in_background.finish(process)
     assert done.code == 0, str(done)
-    assert container.contents("data/") == _HASHES
+    assert container.contents("data/") == _FILES.hashes
     # A command with the terminal ignores signals like blobsync itself.
     (mask,) = re.findall(r"SigIgn:\s+(\w+)", in_background.run("local", "cat", "/proc/self/status").out)
     # Bit 0 is that of signal 1.
@@ -161,4 +160,4 @@ def test_two_processes_copy_between_accounts_server_to_server(
         done = project.json("u", "data", "-f", "from", *_TWO)
         assert (done.code, done.data["transferred"]) == (0, len(_FILES)), str(done)
         assert copying.stats().downloaded == 0
-    assert destination.contents("data/") == _HASHES
+    assert destination.contents("data/") == _FILES.hashes

@@ -27,6 +27,9 @@ def test_a_receipt_lists_each_verified_file_with_its_md5(project: Project, conta
     }
     assert json.loads((project.root / done.data["receipt"]).read_text()) == receipt
     assert container.key not in container.get(name).decode()
+    # It is no part of the data.
+    assert project.json("u", "data").data["transferred"] == 0
+    assert set(container.names("data/v/")) == {f"data/v/{each}" for each in _FILES}
 
 
 def test_what_is_removed_is_named_in_a_receipt(project: Project, container: Container) -> None:

@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
-_FILES = dict(random_files(51, 6, [9 * MIB]))
+_FILES = random_files(51, 6, [9 * MIB])
 
 
 def presigned(server: S3Server, bucket: str, name: str) -> str:

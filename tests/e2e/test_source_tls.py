@@ -17,7 +17,7 @@ from tests.servers.tls_front import TlsFront, tls_front
 
 pytestmark = pytest.mark.e2e
 
-_FILES = dict(random_files(41, 10, [9 * MIB]))
+_FILES = random_files(41, 10, [9 * MIB])
 _NOT_TRUSTED = "127.0.0.1 presented a TLS certificate that this machine does not trust"
 
 

@@ -35,7 +35,6 @@ __all__ = ["slurm_cluster"]
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
 _FILES = random_files(20261217, 160, [9 << 20] * 2)
-_HASHES = hashes(_FILES)
 _TWO = ("--nodes", "2")
 _SLOWLY = ("--cap-mbps", "100")
 # No transfer ends before its large files may go on, however long other commands take meanwhile.
@@ -102,7 +101,7 @@ def test_an_upload_survives_a_task_that_is_killed_and_is_a_job_like_any_other(
     os.kill(tasks[0], signal.SIGKILL)
     done = project.finish(process)
     assert (done.code, done.data["transferred"], done.data["verified"]) == (0, len(_FILES), len(_FILES)), str(done)
-    assert container.contents("data/") == _HASHES
+    assert container.contents("data/") == _FILES.hashes
     # Shards, records, the claim and uncommitted blocks are removed.
     assert set(container.names(uncommitted=True)) == {f"data/{name}" for name in _FILES}
     # What the killed task had not recorded is another job's.
@@ -142,7 +141,7 @@ def test_a_copy_goes_from_server_to_server_and_a_second_person_is_told(
         assert (done.code, done.data["transferred"]) == (0, len(_FILES)), str(done)
         # Only shards and records went through this machine.
         assert copying.stats().downloaded < 1 << 20 < copying.stats().fetched
-    assert destination.contents() == {f"data/{name}": digest for name, digest in _HASHES.items()}
+    assert destination.contents() == {f"data/{name}": digest for name, digest in _FILES.hashes.items()}
 
 
 @pytest.mark.soak
@@ -168,7 +167,7 @@ def test_two_slurm_nodes_upload_lose_a_process_and_download(
     counting.release()
     done = project.finish(process)
     assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)
-    assert container.contents() == {f"data/{name}": digest for name, digest in _HASHES.items()}
+    assert container.contents() == {f"data/{name}": digest for name, digest in _FILES.hashes.items()}
     # The task itself moved what its process had not recorded.
     (job,) = jobs_of(done.err)
     shown = project.json("q", job).data["jobs"][0]
@@ -177,7 +176,7 @@ def test_two_slurm_nodes_upload_lose_a_process_and_download(
     slurm_cluster.client("sbatch", "--exclusive", "--nodelist=n2", f"--output={tmp_path}/other.txt", "--wrap=sleep 600")
     done = other.json("d", "data", "--nodes", "4")
     assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)
-    assert read_tree(other.data) == _HASHES
+    assert read_tree(other.data) == _FILES.hashes
 
 
 @pytest.mark.soak
@@ -207,7 +206,7 @@ def test_the_array_of_a_killed_command_is_cancelled_before_the_next_one_begins(
     # What its tasks had recorded or moved does not move again.
     assert f"an earlier command left the job {first}: stopping it" in done.err and is_canceled(), str(done)
     assert (done.code, done.data["verified"]) == (0, len(_FILES)) and done.data["unchanged"] > 60, str(done)
-    assert container.contents() == {f"data/{name}": digest for name, digest in _HASHES.items()}
+    assert container.contents() == {f"data/{name}": digest for name, digest in _FILES.hashes.items()}
 
 
 def test_a_detached_transfer_goes_on_without_its_command_and_is_never_completed_unverified(
@@ -231,7 +230,7 @@ def test_a_detached_transfer_goes_on_without_its_command_and_is_never_completed_
     assert wait_until(lambda: shown()["status"] in ("Completed", "Failed"), seconds=120, pause=0.5)
     told = "".join(project.run("logs", job, "--rank", str(rank)).out for rank in range(2))
     assert shown()["status"] == "Completed" and f"{len(_FILES):,} files verified, 0 failed" in told, told
-    assert container.contents("data/") == _HASHES
+    assert container.contents("data/") == _FILES.hashes
     again = project.json("u", "data", *_TWO)
     assert (again.code, again.data["unchanged"], again.data["transferred"]) == (0, len(_FILES), 0), str(again)
     assert set(container.names()) == {f"data/{name}" for name in _FILES}

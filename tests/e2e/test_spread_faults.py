@@ -16,7 +16,7 @@ from subprocess import Popen
 import pytest
 
 from tests.e2e.test_spread import HELD, fill, jobs_of, nothing_is_left, tasks_of
-from tests.e2e.world import Container, Project, blobsync_command, hashes, random_files, read_tree, write_tree
+from tests.e2e.world import Container, Project, blobsync_command, random_files, read_tree, write_tree
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
 from tests.waiting import wait_until
@@ -26,7 +26,6 @@ __all__ = ["nothing_is_left"]
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
 _FILES = random_files(20261219, 160, [5 << 20] * 2)
-_HASHES = hashes(_FILES)
 _TWO = ("--nodes", "2")
 _PATIENCE = 60.0
 # It takes 3 s; more on a busy machine.
@@ -90,9 +89,9 @@ def test_a_task_and_then_the_command_are_killed_and_the_same_command_goes_on(
     assert done.data["unchanged"] >= 100 and done.data["conflicts"] == 0, str(done)
     if word == "d":
         # The first command's probe file is not data.
-        assert read_tree(project.data) == _HASHES and done.data["extras"] == 0, str(done)
+        assert read_tree(project.data) == _FILES.hashes and done.data["extras"] == 0, str(done)
         return
-    assert destination.contents("data/") == _HASHES
+    assert destination.contents("data/") == _FILES.hashes
     # No shards, records, claims or uncommitted blocks are left.
     assert set(destination.names(uncommitted=True)) == {f"data/{name}" for name in _FILES}
 
@@ -109,13 +108,13 @@ def test_a_plan_on_the_disk_goes_in_batches_and_what_always_fails_is_named_while
     done = project.json("d", "data", *_TWO)
     assert (done.code, done.data["verified"]) == (3, len(_FILES) - len(failing)), str(done)
     assert done.named() == {f"data/{name}" for name in failing} and len(failing) == 10, str(done)
-    assert read_tree(project.data) == {name: digest for name, digest in _HASHES.items() if name not in failing}
+    assert read_tree(project.data) == {name: digest for name, digest in _FILES.hashes.items() if name not in failing}
     # 162 files in batches of 60, each of which is a job of two tasks.
     assert len(jobs_of(done.err)) == 3 and done.err.count(": 2 tasks, 2 at a time") == 3, str(done)
     line.inject()
     again = project.json("d", "data", *_TWO)
     assert (again.code, again.data["transferred"], again.data["unchanged"]) == (0, 10, len(_FILES) - 10), str(again)
-    assert read_tree(project.data) == _HASHES
+    assert read_tree(project.data) == _FILES.hashes
 
 
 @pytest.mark.soak
@@ -143,7 +142,7 @@ def test_the_end_of_the_terminal_stops_the_tasks_and_the_same_command_goes_on(
     # Each task recorded what it had moved.
     (count,) = re.findall(r"an earlier run that was stopped moved (\d+) files", done.err)
     assert 20 < int(count) == done.data["unchanged"], str(done)
-    assert container.contents("data/") == _HASHES
+    assert container.contents("data/") == _FILES.hashes
     assert set(container.names(uncommitted=True)) == {f"data/{name}" for name in _FILES}
 
 
@@ -219,9 +218,9 @@ def test_ctrl_c_in_an_outage_ends_within_seconds_and_the_same_command_goes_on(
     done = project.json(*words)
     assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)
     if word == "d":
-        assert read_tree(project.data) == _HASHES
+        assert read_tree(project.data) == _FILES.hashes
         return
-    assert destination.contents("data/") == _HASHES
+    assert destination.contents("data/") == _FILES.hashes
     assert set(destination.names(uncommitted=True)) == {f"data/{name}" for name in _FILES}
 
 

@@ -38,7 +38,6 @@ __all__ = ["nothing_is_left"]
 pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.timeout(300)]
 
 _FILES = random_files(20261230, 60, [5 << 20] * 2)
-_HASHES = hashes(_FILES)
 _TWO = ("--nodes", "2")
 _SLOWLY = ("--cap-mbps", "60")
 _PLACES = ".blobsync/spread/"
@@ -177,7 +176,7 @@ def test_what_was_planted_before_the_first_run_makes_nothing_unchanged(
     done = project.json("u", "data", *_TWO)
     assert (done.code, done.data["conflicts"]) == (3, len(junk)), str(done)
     assert done.data["unchanged"] == 0 and "are not sealed with your key" in done.err, str(done)
-    rest = {name: digest for name, digest in _HASHES.items() if name not in junk}
+    rest = {name: digest for name, digest in _FILES.hashes.items() if name not in junk}
     assert done.data["verified"] == done.data["transferred"] == len(rest)
     assert container.contents("data/") == {**rest, **hashes(junk)}
     assert project.json("verify", "data").code == 3
@@ -220,7 +219,7 @@ def test_a_forger_beside_the_run_has_nothing_believed_or_uploaded(
         again = project.json("u", "data", "--exclude", "excluded.txt")
     assert met, str(done)
     assert (done.code, done.data["transferred"], done.data["verified"]) == (0, len(_FILES), len(_FILES)), str(done)
-    assert container.contents("data/") == _HASHES
+    assert container.contents("data/") == _FILES.hashes
     assert "has no seal of this transfer: it counts as absent" in done.err
     assert again.data["unchanged"] == len(_FILES), str(again)
     # The transfer's key was in no command line, and is in no file afterwards.
@@ -266,11 +265,11 @@ def test_a_vandal_keeps_the_run_from_its_end_and_has_nothing_believed(
         wait_until(lambda: process.poll() is not None, seconds=25)
     done = project.finish(process, seconds=200)
     there = container.contents("data/")
-    assert {name: there[name] for name in there} == {name: _HASHES[name] for name in there}, str(done)
+    assert {name: there[name] for name in there} == {name: _FILES.hashes[name] for name in there}, str(done)
     if done.code == 0:
-        assert there == _HASHES and done.data["verified"] == len(_FILES), str(done)
+        assert there == _FILES.hashes and done.data["verified"] == len(_FILES), str(done)
     again = project.json("u", "data", *_TWO)
-    assert again.code == 0 and container.contents("data/") == _HASHES, f"{done}\n{again}"
+    assert again.code == 0 and container.contents("data/") == _FILES.hashes, f"{done}\n{again}"
     assert project.json("verify", "data", "--deep").code == 0
 
 
@@ -292,7 +291,7 @@ def test_what_is_put_in_the_place_of_a_file_after_a_kill_is_not_taken_for_it(
     forger.leave(place)
     done = project.json("u", "data", *_TWO)
     assert (done.code, done.data["conflicts"]) == (3, 1), str(done)
-    rest = {name: digest for name, digest in _HASHES.items() if name != replaced}
+    rest = {name: digest for name, digest in _FILES.hashes.items() if name != replaced}
     assert container.contents("data/") == {**rest, replaced: sha256(junk)}
     assert "are not sealed with your key" in done.err, str(done)
 
@@ -323,11 +322,11 @@ def test_without_the_key_of_the_first_machine_records_count_as_absent_and_it_is_
     assert done.code == 0 and "are not sealed with your key" in done.err and "copy the key from there" in done.err
     # Existing files were compared, and did not move again; other stores were not touched.
     after = {name: container.blob(name).get_blob_properties().etag for name in before}
-    assert after == before and container.contents("data/") == _HASHES
+    assert after == before and container.contents("data/") == _FILES.hashes
     assert container.names(place)
     done = project.json("u", "data", *_TWO)
     assert (done.code, done.data["transferred"]) == (0, 0), str(done)
-    assert read_tree(project.data) == _HASHES
+    assert read_tree(project.data) == _FILES.hashes
 
 
 @pytest.mark.soak
@@ -351,4 +350,4 @@ def test_a_job_of_an_older_version_is_waited_for(project: Project, container: Co
     assert wait_until(lambda: project.json("q", job).data["jobs"][0]["status"] == "Canceled", seconds=60, pause=0.5)
     done = project.json("u", "data", *_TWO)
     assert done.code == 0, str(done)
-    assert container.contents("data/") == _HASHES
+    assert container.contents("data/") == _FILES.hashes

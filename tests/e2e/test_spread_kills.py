@@ -18,7 +18,7 @@ from azure.storage.blob import BlobBlock
 
 from tests.e2e.test_spread import fill, nothing_is_left, tasks_of
 from tests.e2e.test_spread_faults import line
-from tests.e2e.world import Container, Project, hashes, random_files, read_tree, sha256, write_tree
+from tests.e2e.world import Container, Project, random_files, read_tree, sha256, write_tree
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle
 from tests.waiting import wait_until
@@ -28,7 +28,6 @@ __all__ = ["line", "nothing_is_left"]
 pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.timeout(300)]
 
 _FILES = random_files(20261222, 60, [5 << 20] * 2)
-_HASHES = hashes(_FILES)
 # Requests for it are always refused.
 _REFUSED = sorted(_FILES)[7]
 # Files that other programs change all the time, the first of all files among them.
@@ -78,7 +77,7 @@ class KilledTasks:
         again = project.json(self._word, folder, *_TWO)
         assert (again.code, again.data["conflicts"]) == (0, 0), str(again)
         assert again.data["transferred"] >= 1 and again.data["verified"] == len(_FILES), str(again)
-        assert self._there(here, number) == _HASHES
+        assert self._there(here, number) == _FILES.hashes
         assert not list(here.glob(".probe-of-*")), told
         return bool(killed)
 
@@ -131,7 +130,7 @@ def kill_a_task_while_files_change(
     assert done.code in (0, 3), str(done)
     assert done.named() <= {f"{folder}/{name}" for name in _CHANGING}, str(done)
     there = container.contents(f"{folder}/")
-    assert not [name for name, digest in _HASHES.items() if name not in _CHANGING and there.get(name) != digest]
+    assert not [name for name, digest in _FILES.hashes.items() if name not in _CHANGING and there.get(name) != digest]
     again = project.json("u", folder, *_TWO)
     assert again.code == 0, str(again)
     assert container.contents(f"{folder}/") == read_tree(here)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.terminal import CTRL_C, CTRL_D, Terminal, on_terminal, see
-from tests.e2e.world import Container, Project, hashes, read_tree, write_tree
+from tests.e2e.world import AS_INSTALLED, Container, Project, hashes, read_tree, write_tree
 from tests.servers.delay_proxy import delay_proxy
 
 pytestmark = pytest.mark.e2e
@@ -49,7 +49,10 @@ def _first_words(terminal: Terminal) -> set[str]:
 def test_there_and_looked_at(project: Project, container: Container, line: str, columns: int) -> None:
     write_tree(project.data / "v", _FILES)
     project.configure(container, url=line)
+    # This one as it is installed, the others as forks.
+    project.before = AS_INSTALLED
     up = see(project, "u", "data/v", columns=columns)
+    project.before = ()
     assert up.code == 0 and _uploaded(up, "120 files, 240 KB"), str(up)
     assert "uploading" in _first_words(up)
     assert container.contents("data/v/") == hashes(_FILES)

@@ -97,6 +97,10 @@ class RandomFiles(Mapping[str, bytes]):
     def __len__(self) -> int:
         return len(self.sizes)
 
+    @cached_property
+    def hashes(self) -> Mapping[str, str]:
+        return hashes(self)
+
 
 def random_files(seed: int, small: int, large: Sequence[int] = (), *, folder_of: int = 40) -> RandomFiles:
     """``small`` files of up to 20 kB (a few empty) in folders, and one of each size in ``large`` (bytes)."""

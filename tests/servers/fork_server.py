@@ -7,6 +7,7 @@ threads. A child gets its environment, folder, arguments and descriptors before 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
@@ -16,6 +17,7 @@ import runpy
 import socket
 import struct
 import sys
+import termios
 import threading
 import time
 from contextlib import suppress
@@ -93,6 +95,9 @@ def _become(order: dict[str, Any], descriptors: list[int]) -> None:
     for number, each in enumerate(descriptors):
         os.dup2(each, number)
         os.close(each)
+    if os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environ"])

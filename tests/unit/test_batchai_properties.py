@@ -256,63 +256,54 @@ def outcome(folder: Path, job: Mapping[str, Any], cluster: Mapping[str, Any] | N
     return f"{made.values!r} {' '.join(made.argv)} nodes={made.nodes}", "\n".join(made.notes)
 
 
-@pytest.mark.parametrize(
-    ("kind", "path", "value", "fate", "shown"),
-    [*(("job", *row) for row in JOB), *(("cluster", *row) for row in CLUSTER)],
-    ids=lambda part: str(part)[:60],
-)
-def test_each_property_is_used_named_or_refused(
-    kind: str, path: str, value: Any, fate: str, shown: str, tmp_path: Path
-) -> None:
-    job = job_around(path if kind == "job" else "")
-    cluster = copy.deepcopy(dict(AROUND_CLUSTER)) if kind == "cluster" else None
-    # Only Kubernetes supports the login of a registry.
-    platform = "kubernetes" if path.startswith("containerSettings") else "slurm"
-    job["nodeCount"] = 1 if platform == "kubernetes" else 2
-    before = outcome(tmp_path, job, cluster, platform)[0] if fate == USED else ""
-    put(job if cluster is None else cluster, path, value)
-    if fate == REFUSED:
-        with pytest.raises(ConfigError) as caught:
-            outcome(tmp_path, job, cluster, platform)
-        assert (shown or f"properties.{path}: ") in str(caught.value) and f"{kind}.json:" in str(caught.value)
-        assert "is not a key" not in str(caught.value) and caught.value.exit_code == 2
-        return
-    text, notes = outcome(tmp_path, job, cluster, platform)
-    if fate == TOLD:
-        assert f"{kind}.json:" in notes and f"properties.{shown or path}: " in notes
-    else:
-        assert (shown or str(value)) in text and text != before, text
-    for secret in ("very-hidden", "hush-hush", "hidden-too", "pw-of-joe", "other-pw", "a2V5"):
-        assert secret not in notes
+ROWS = [*(("job", *row) for row in JOB), *(("cluster", *row) for row in CLUSTER)]
+
+
+def test_each_property_is_used_named_or_refused(tmp_path: Path) -> None:
+    for kind, path, value, fate, shown in ROWS:
+        job = job_around(path if kind == "job" else "")
+        cluster = copy.deepcopy(dict(AROUND_CLUSTER)) if kind == "cluster" else None
+        # Only Kubernetes supports the login of a registry.
+        platform = "kubernetes" if path.startswith("containerSettings") else "slurm"
+        job["nodeCount"] = 1 if platform == "kubernetes" else 2
+        before = outcome(tmp_path, job, cluster, platform)[0] if fate == USED else ""
+        put(job if cluster is None else cluster, path, value)
+        if fate == REFUSED:
+            with pytest.raises(ConfigError) as caught:
+                outcome(tmp_path, job, cluster, platform)
+            assert (shown or f"properties.{path}: ") in str(caught.value) and f"{kind}.json:" in str(caught.value)
+            assert "is not a key" not in str(caught.value) and caught.value.exit_code == 2
+            continue
+        text, notes = outcome(tmp_path, job, cluster, platform)
+        if fate == TOLD:
+            assert f"{kind}.json:" in notes and f"properties.{shown or path}: " in notes
+        else:
+            assert (shown or str(value)) in text and text != before, (kind, path, value)
+        for secret in ("very-hidden", "hush-hush", "hidden-too", "pw-of-joe", "other-pw", "a2V5"):
+            assert secret not in notes
 
 
 @pytest.mark.parametrize("platform", ["local", "slurm", "kubernetes", "aml", "singularity"])
-@pytest.mark.parametrize(
-    ("kind", "path", "value", "fate", "shown"),
-    [*(("job", *row) for row in JOB), *(("cluster", *row) for row in CLUSTER)],
-    ids=lambda part: str(part)[:60],
-)
-def test_each_property_counts_on_every_platform_or_is_refused_there(
-    kind: str, path: str, value: Any, fate: str, shown: str, platform: str, tmp_path: Path
-) -> None:
+def test_each_property_counts_on_every_platform_or_is_refused_there(platform: str, tmp_path: Path) -> None:
     """Properties without effect on a job are only reported, in the same way on each platform."""
-    job = job_around(path if kind == "job" else "")
-    cluster = copy.deepcopy(dict(AROUND_CLUSTER)) if kind == "cluster" else None
-    job["nodeCount"] = 2 if path.startswith("tensorFlow") else 1
-    if not path.startswith("containerSettings"):
-        job.pop("containerSettings", None)
-    elif platform != "kubernetes" and "credentials" not in path:
-        del job["containerSettings"]["imageSourceRegistry"]["credentials"]
-    around = fate_of(tmp_path, copy.deepcopy(job), copy.deepcopy(cluster), platform)
-    put(job if cluster is None else cluster, path, value)
-    text, notes = fate_of(tmp_path, job, cluster, platform)
-    if text.startswith("refused: "):
-        assert f"{kind}.json:" in text and "is not a key" not in text
-    elif fate == TOLD:
-        assert f"{kind}.json:" in notes and f"properties.{shown or path}: " in notes
-    else:
-        assert fate != REFUSED or platform == "singularity", "Singularity alone has priorities"
-        assert fate == READ or text != around[0]
+    for kind, path, value, fate, shown in ROWS:
+        job = job_around(path if kind == "job" else "")
+        cluster = copy.deepcopy(dict(AROUND_CLUSTER)) if kind == "cluster" else None
+        job["nodeCount"] = 2 if path.startswith("tensorFlow") else 1
+        if not path.startswith("containerSettings"):
+            job.pop("containerSettings", None)
+        elif platform != "kubernetes" and "credentials" not in path:
+            del job["containerSettings"]["imageSourceRegistry"]["credentials"]
+        around = fate_of(tmp_path, copy.deepcopy(job), copy.deepcopy(cluster), platform)
+        put(job if cluster is None else cluster, path, value)
+        text, notes = fate_of(tmp_path, job, cluster, platform)
+        if text.startswith("refused: "):
+            assert f"{kind}.json:" in text and "is not a key" not in text, (path, value)
+        elif fate == TOLD:
+            assert f"{kind}.json:" in notes and f"properties.{shown or path}: " in notes
+        else:
+            assert fate != REFUSED or platform == "singularity", "Singularity alone has priorities"
+            assert fate == READ or text != around[0], (kind, path, value)
 
 
 def fate_of(folder: Path, job: Mapping[str, Any], cluster: Mapping[str, Any] | None, platform: str) -> tuple[str, str]:
