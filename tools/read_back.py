@@ -286,7 +286,7 @@ ROWS: tuple[ReadBack, ...] = (
         "your state and data folders, outside of projects",
         "made for you alone; a ticket only makes jobs wait, and no process is ended that is not the one on record",
         (
-            "e2e/test_emulator.py::test_the_one_that_runs_is_left_its_key_is_its_users_and_nobody_else_is_stopped_in_its_place",
+            "e2e/test_emulator.py::test_its_key_is_its_users_and_nobody_else_is_stopped_in_its_place",
             "e2e/test_hostile_state.py::test_a_shipped_state_folder_deletes_and_kills_nothing",
         ),
         (

@@ -103,9 +103,7 @@ def test_keys_are_given_by_the_caller_and_written_nowhere_and_open_connections_d
 PUBLIC_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
-def test_the_one_that_runs_is_left_its_key_is_its_users_and_nobody_else_is_stopped_in_its_place(
-    emulator: Emulator, tmp_path: Path
-) -> None:
+def test_its_key_is_its_users_and_nobody_else_is_stopped_in_its_place(emulator: Emulator, tmp_path: Path) -> None:
     state = emulator.start(in_memory=True)
     assert emulator.start(in_memory=True) == state
     assert emulator.start(port=state.port, in_memory=True) == state

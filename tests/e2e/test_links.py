@@ -359,7 +359,7 @@ def test_a_terminal_is_asked_once(answer: str, code: int, filled: Project, conta
         terminal.wait_for(lambda seen: any("[y/N]" in line for line in seen.answer()))
         terminal.type(f"{answer}\n")
         assert terminal.finish().code == code, str(terminal)
-    assert f"to {outside}" in "".join(terminal.lines()), str(terminal)
+    assert f" to {outside}:" in "\n".join(terminal.answer()), str(terminal)
     assert bool(container.names()) is (answer == "y")
     if answer == "y":
         again = see(filled, "u", "data/coco")
