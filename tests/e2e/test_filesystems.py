@@ -93,36 +93,43 @@ def test_a_full_disk_is_named_and_what_fits_is_there(
 _HALF_MB = RandomFiles(6, {f"d{number % 7}/f{number:03}.bin": _MIB // 2 for number in range(20)})
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("d",),
-        ("d", "--nodes", "2"),
-        *(
-            pytest.param(("d", *each), marks=pytest.mark.soak)
-            for each in (("--engine", "azcopy"), ("--processes", "2"))
-        ),
-    ],
-)
-def test_a_download_that_cannot_fit_is_refused_with_both_figures(
-    with_azcopy: Project, small_disk: Path, container: Container, service: str, words: tuple[str, ...]
-) -> None:
-    project = with_azcopy
+@pytest.fixture
+def too_much(container: Container, small_disk: Path) -> str:
+    """What is said of ``_HALF_MB`` at ``data/`` of the container."""
     for name, data in _HALF_MB.items():
         container.put(f"data/{name}", data)
+    return f"10.5 MB would be written to {small_disk}, and 8.39 MB are free"
+
+
+def test_a_download_that_cannot_fit_is_refused_with_both_figures(
+    with_azcopy: Project, small_disk: Path, container: Container, service: str, too_much: str
+) -> None:
+    project = with_azcopy
     with fault_proxy(service) as line:
         project.configure(container, url=line.url)
-        for each in (words, ("plan", *words)):
-            done = project.json(*each, "data")
-            assert (done.code, done.codes) == (2, {"disk_too_small"}), str(done)
-            assert done.errors[0]["message"] == (
-                f"data: 10.5 MB would be written to {small_disk}, and 8.39 MB are free"
-            )
-            assert "--force" in done.errors[0]["hint"]
+        for each in ((), ("--nodes", "2"), ("--engine", "azcopy"), ("--processes", "2")):
+            for words in (("d", *each), ("plan", "d", *each)):
+                done = project.json(*words, "data")
+                assert (done.code, done.codes) == (2, {"disk_too_small"}), str(done)
+                assert done.errors[0]["message"] == f"data: {too_much}" and "--force" in done.errors[0]["hint"]
+        # A saved plan keeps what was said.
+        refused = project.json("plan", "d", "data", "--save", "small.plan")
+        assert (refused.code, refused.codes) == (2, {"disk_too_small"}), str(refused)
+        assert len(refused.data["actions"]) == len(_HALF_MB)
+        again = project.json("apply", "small.plan")
+        assert (again.code, again.errors[0]["message"]) == (2, f"data: {too_much}"), str(again)
         assert line.stats().downloaded == 0 and read_tree(small_disk) == {}
         # Files that fit are transferred.
         few = project.json("d", "data", "--include", "d0")
         assert (few.code, few.data["transferred"]) == (0, 3), str(few)
+    for file in small_disk.rglob("*.bin"):
+        file.unlink()
+    project.configure(container)
+    shown = project.json("plan", "d", "data", "--force", "--save", "forced.plan")
+    assert (shown.code, f"data: {too_much}" in shown.data["warnings"]) == (0, True), str(shown)
+    done = project.json("apply", "forced.plan")
+    assert (done.code, done.codes) == (3, {"disk_full"}), str(done)
+    assert read_tree(small_disk).items() <= hashes(_HALF_MB).items()
 
 
 @pytest.mark.parametrize("engine", ["azcopy", "direct"])
@@ -145,33 +152,12 @@ def test_what_a_killed_run_reserved_is_free_for_the_next(
     assert again.code == 0 and read_tree(small_disk) == hashes({"large.bin": body}), str(again)
 
 
-def test_a_saved_plan_keeps_what_was_said_about_the_free_space(
-    project: Project, small_disk: Path, container: Container
-) -> None:
-    for name, data in _HALF_MB.items():
-        container.put(f"data/{name}", data)
-    project.configure(container)
-    figures = f"data: 10.5 MB would be written to {small_disk}, and 8.39 MB are free"
-    refused = project.json("plan", "d", "data", "--save", "small.plan")
-    assert (refused.code, refused.codes) == (2, {"disk_too_small"}), str(refused)
-    assert len(refused.data["actions"]) == len(_HALF_MB)
-    again = project.json("apply", "small.plan")
-    assert (again.code, again.errors[0]["message"]) == (2, figures), str(again)
-    shown = project.json("plan", "d", "data", "--force", "--save", "forced.plan")
-    assert (shown.code, figures in shown.data["warnings"]) == (0, True), str(shown)
-    done = project.json("apply", "forced.plan")
-    assert (done.code, done.codes) == (3, {"disk_full"}), str(done)
-    assert read_tree(small_disk).items() <= hashes(_HALF_MB).items()
-
-
 def test_the_page_shows_both_figures_and_plans_to_download_what_fits(
-    project: Project, small_disk: Path, container: Container, tmp_path: Path
+    project: Project, container: Container, tmp_path: Path, too_much: str
 ) -> None:
-    for name, data in _HALF_MB.items():
-        container.put(f"data/{name}", data)
     project.configure(container)
     source = Source(project.root, project.root, "aml", "aml", {}, {**os.environ, **project.environ})
-    pages, figures = WebPages(source, tmp_path), f"10.5 MB would be written to {small_disk}, and 8.39 MB are free"
+    pages = WebPages(source, tmp_path)
     try:
 
         def shown(answer: WebAnswer) -> str:
@@ -182,9 +168,9 @@ def test_the_page_shows_both_figures_and_plans_to_download_what_fits(
 
         asked = pages.post("/plans", act="d:data")
         refused = shown(asked)
-        assert figures in refused and "Carry out" not in refused and "Plan to download what fits" in refused
+        assert too_much in refused and "Carry out" not in refused and "Plan to download what fits" in refused
         forced = shown(pages.post("/plans", again=asked.headers["location"].rpartition("/")[2], force="1"))
-        assert figures in forced and "Carry out exactly this plan" in forced and "what fits" not in forced
+        assert too_much in forced and "Carry out exactly this plan" in forced and "what fits" not in forced
     finally:
         pages.close()
 
@@ -328,73 +314,47 @@ def test_a_full_state_directory_does_not_stop_a_transfer(
     tally.runs(exact=1)
 
 
-def test_a_folder_that_cannot_be_written_is_named(
+@contextmanager
+def _without_rights(path: Path, mode: int) -> Iterator[None]:
+    path.chmod(mode)
+    yield
+    path.chmod(0o755)
+
+
+def test_what_cannot_be_written_is_named(
     project: Project, container: Container, remote: Mapping[str, bytes], tally: Tally
 ) -> None:
     project.configure(container)
     project.before = as_ordinary_user()
+    with _without_rights(project.root, 0o555):
+        done = project.json("d", "data")
+    assert done.code in (1, 3) and "ermission" in done.out, str(done)
+    assert not project.data.exists()
     locked = project.data / "part0"
     locked.mkdir(parents=True)
-    locked.chmod(0o555)
-    try:
+    with _without_rights(locked, 0o555):
         done = project.json("d", "data")
-    finally:
-        locked.chmod(0o755)
-    assert done.code in (1, 3), str(done)
+    assert done.code in (1, 3) and "ermission" in done.out, str(done)
     check_exact_or_honest(done, hashes(remote), read_tree(project.data))
-    assert "ermission" in done.out
-    tally.faults({"read-only folder": 1})
-    tally.runs(honest=1)
+    tally.faults({"read-only folder": 2})
+    tally.runs(honest=2)
 
 
-def test_a_read_only_project_is_reported(
-    project: Project, container: Container, remote: Mapping[str, bytes], tally: Tally
-) -> None:
-    project.configure(container)
-    project.before = as_ordinary_user()
-    project.root.chmod(0o555)
-    try:
-        done = project.json("d", "data")
-    finally:
-        project.root.chmod(0o755)
-    assert done.code in (1, 3), str(done)
-    assert "ermission" in done.out, str(done)
-    assert not project.data.exists()
-    tally.faults({"read-only folder": 1})
-    tally.runs(honest=1)
-
-
-@pytest.mark.parametrize("what", ["file", "folder"])
-def test_what_cannot_be_read_is_named_and_the_rest_goes(
-    what: str, project: Project, container: Container, tally: Tally
-) -> None:
+def test_what_cannot_be_read_is_named_and_the_rest_goes(project: Project, container: Container, tally: Tally) -> None:
     files = random_files(5, 30)
-    write_tree(project.data, {**files, "locked/secret.txt": b"secret"})
+    write_tree(project.data, {**files, "shut/in.txt": b"in", "locked/secret.txt": b"secret"})
     project.configure(container)
     project.before = as_ordinary_user()
-    locked = project.data / ("locked/secret.txt" if what == "file" else "locked")
-    locked.chmod(0)
-    try:
+    with _without_rights(project.data / "shut", 0), _without_rights(project.data / "locked/secret.txt", 0):
         done = project.json("u", "data")
-    finally:
-        locked.chmod(0o755)
-    assert done.code == 3, str(done)
-    named = {"file": "data/locked/secret.txt", "folder": "data/locked"}[what]
-    assert named in done.named(), str(done)
+        shown = project.run("stat", "data/locked/secret.txt")
+        told = project.json("stat", "data/locked/secret.txt")
+    assert done.code == 3 and {"data/shut", "data/locked/secret.txt"} <= done.named(), str(done)
     assert container.contents("data/") == hashes(files)
-    tally.faults({f"unreadable {what}": 1})
+    assert shown.code == 0 and "here:      6 B, MD5 unknown: it could not be read\n" in shown.out, str(shown)
+    assert told.data["paths"][0]["local"] == {"size": 6, "md5": None}
+    tally.faults({"unreadable file": 1, "unreadable folder": 1})
     tally.runs(honest=1)
-
-
-def test_stat_says_that_a_file_is_here_and_cannot_be_read(project: Project, container: Container) -> None:
-    write_tree(project.data, {"secret.txt": b"secret"})
-    project.configure(container)
-    project.before = as_ordinary_user()
-    (project.data / "secret.txt").chmod(0)
-    done = project.run("stat", "data/secret.txt")
-    assert done.code == 0, str(done)
-    assert "here:      6 B, MD5 unknown: it could not be read\n" in done.out
-    assert project.json("stat", "data/secret.txt").data["paths"][0]["local"] == {"size": 6, "md5": None}
 
 
 @pytest.fixture

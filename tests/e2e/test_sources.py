@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -12,11 +14,35 @@ import yaml
 from tests.e2e.sources import COPY, MIB, configure, fill, no_secret_in, receipt_of
 from tests.e2e.world import Container, Done, Project, hashes, kill_tree, random_files, read_tree, write_tree
 from tests.servers.copy_source_proxy import CopySourceHandle, Refusal, copy_source_proxy
-from tests.servers.fault_proxy import Fault, fault_proxy
+from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
 from tests.servers.s3 import KEYS, S3Server, google_server, rclone_server, rclone_web_server
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
+
+Ends = tuple[FaultHandle, CopySourceHandle]
+
+
+@pytest.fixture
+def near(project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container) -> Container:
+    """The bucket is the cluster laion; a container behind a service that fetches is eu."""
+    return _both(project, moto, bucket, copying, container)
+
+
+@pytest.fixture
+def faulty(project: Project, moto: S3Server, bucket: str, service: str, container: Container) -> Iterator[Ends]:
+    """The same with a bucket on a line that fails, and the service that fetches."""
+    with fault_proxy(moto.url) as line, copy_source_proxy(service, outside=[line.url]) as copying:
+        _both(project, S3Server(line.url), bucket, copying, container)
+        yield line, copying
+
+
+def _both(
+    project: Project, server: S3Server, bucket: str, copying: CopySourceHandle, container: Container, **more: Any
+) -> Container:
+    configure(project, server, bucket, **more)
+    project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+    return container
 
 
 def test_a_bucket_is_listed_planned_and_downloaded(project: Project, moto: S3Server, bucket: str) -> None:
@@ -31,6 +57,12 @@ def test_a_bucket_is_listed_planned_and_downloaded(project: Project, moto: S3Ser
     }
     planned = project.json("-f", "laion", "-c", "laion", "plan", "d", "data")
     assert planned.code == 0 and planned.data["planned"] == len(files), planned
+    status = project.json("-c", "laion", "status", "--fresh")
+    assert status.code == 3 and status.data["entries"][0]["to_download"] == {
+        "files": len(files),
+        "bytes": sum(map(len, files.values())),
+    }
+    before = project.json("-c", "laion", "stat", "data/large0.bin")
     done = project.json("-c", "laion", "d", "data")
     assert done.code == 0 and done.data["transferred"] == done.data["verified"] == len(files), done
     assert done.data["not_compared"] == 0 and done.data["engine"] == "direct"
@@ -40,26 +72,12 @@ def test_a_bucket_is_listed_planned_and_downloaded(project: Project, moto: S3Ser
     for words in (("status", "--fresh"), ("verify", "data"), ("verify", "data", "--deep")):
         seen = project.json("-c", "laion", *words)
         assert seen.code == 0, seen
-    no_secret_in(project, listed, planned, done)
-
-
-def test_stat_status_and_plan_know_a_bucket(project: Project, moto: S3Server, bucket: str) -> None:
-    fill(moto, bucket, {"a.bin": b"a" * 700, "sub/b.bin": b"bb"})
-    configure(project, moto, bucket)
-    planned = project.json("-c", "laion", "plan", "d", "data")
-    assert planned.code == 0 and planned.data["planned"] == 2, planned
-    listed = project.json("-c", "laion", "status", "--fresh")
-    before = project.json("-c", "laion", "stat", "data/a.bin")
-    assert before.code == 0, before
-    assert project.json("-c", "laion", "d", "data").code == 0
-    after = project.json("-c", "laion", "stat", "data/a.bin")
-    (entry,) = listed.data["entries"]
-    assert (listed.code, entry["to_download"]) == (3, {"files": 2, "bytes": 702}), listed
+    after = project.json("-c", "laion", "stat", "data/large0.bin")
     (there,), (both,) = before.data["paths"], after.data["paths"]
-    md5 = hashlib.md5(b"a" * 700).hexdigest()
-    assert there["local"] is None and there["remote"]["size"] == 700 and there["remote"]["md5"] == md5
-    assert both["local"] == {"size": 700, "md5": md5} and both["equal"] and both["verified_md5"] == md5
-    no_secret_in(project, planned, listed, before, after)
+    known = {"size": 9 * MIB, "md5": hashlib.md5(files["large0.bin"]).hexdigest()}
+    assert there["local"] is None and known.items() <= there["remote"].items(), before
+    assert both["local"] == known and both["equal"] and both["verified_md5"] == known["md5"], after
+    no_secret_in(project, listed, planned, status, before, done, after)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +126,7 @@ def test_a_folder_entry_that_only_the_bucket_has_is_brought_here(
 
 @pytest.mark.parametrize("engine", ["direct", "relay"])
 def test_a_bucket_is_copied(
-    engine: str, project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
+    engine: str, project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, near: Container
 ) -> None:
     files = dict(random_files(2, 10, [5 * MIB]))
     fill(moto, bucket, files)
@@ -116,12 +134,10 @@ def test_a_bucket_is_copied(
     moto.put_parts(bucket, "far/data/parts.bin", [body[: 7 * MIB], body[7 * MIB :]])
     moto.put(bucket, "far/data/crc64.bin", body[:1000], ChecksumAlgorithm="CRC64NVME")
     files |= {"parts.bin": body, "crc64.bin": body[:1000]}
-    configure(project, moto, bucket)
-    project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
     done = project.json(*COPY, "--engine", engine)
     assert done.code == 0, done
     assert done.data["engine"] == engine and done.data["verified"] == len(files)
-    assert container.contents("near/data/") == hashes(files)
+    assert near.contents("near/data/") == hashes(files)
     receipt = receipt_of(done)
     assert receipt["data/crc64.bin"]["compared_by"] == "crc64nvme"
     assert receipt["data/large0.bin"]["compared_by"] == "md5"
@@ -130,64 +146,43 @@ def test_a_bucket_is_copied(
     assert fetched >= sum(map(len, files.values())) if engine == "direct" else fetched == 0
     again = project.json(*COPY)
     assert again.code == 0 and again.data["transferred"] == 0, again
-    no_secret_in(project, done, again)
+    # What has no checksum is compared by content if asked.
+    near.blob("near/data/parts.bin").delete_blob()
+    by_content = project.json(*COPY, "--compare-content")
+    assert by_content.code == 0 and by_content.data["not_compared"] == 0, by_content
+    assert receipt_of(by_content)["data/parts.bin"]["compared_by"] == "content"
+    assert near.contents("near/data/") == hashes(files)
+    no_secret_in(project, done, again, by_content)
 
 
-def test_every_checksum_that_a_bucket_keeps_is_compared(
-    project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
+def test_every_checksum_that_a_bucket_keeps_is_compared_and_what_has_none_is_said(
+    project: Project, moto: S3Server, bucket: str, near: Container
 ) -> None:
     body = b"The same bytes with another checksum each."
     kinds = ("CRC64NVME", "SHA256", "SHA1", "CRC32", "CRC32C")
     for kind in kinds:
         moto.put(bucket, f"far/data/{kind.lower()}", body, ChecksumAlgorithm=kind)
-    moto.put(bucket, "far/data/kms", body, ServerSideEncryption="aws:kms")
+    # The key of KMS leaves none.
+    for name in ("kms", "kms2"):
+        moto.put(bucket, f"far/data/{name}", body, ServerSideEncryption="aws:kms")
     moto.put(bucket, "far/data/empty", b"")
-    configure(project, moto, bucket)
     done = project.json("-c", "laion", "d", "data")
-    assert done.code == 0 and done.data["not_compared"] == 1, done
+    assert done.code == 0 and done.data["not_compared"] == 2, done
     by = {path.removeprefix("data/"): each["compared_by"] for path, each in receipt_of(done).items()}
-    assert by == {**{kind.lower(): kind.lower() for kind in kinds}, "kms": "nothing", "empty": "md5"}
-    project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+    none = dict.fromkeys(("kms", "kms2"), "nothing")
+    assert by == {**{kind.lower(): kind.lower() for kind in kinds}, **none, "empty": "md5"}
     copied = project.json(*COPY)
-    assert copied.code == 0 and copied.data["not_compared"] == 1, copied
+    assert copied.code == 0 and copied.data["not_compared"] == 2, copied
     by = {path.removeprefix("data/"): each["compared_by"] for path, each in receipt_of(copied).items()}
-    assert by["crc64nvme"] == "crc64nvme" and by["kms"] == "nothing" and by["sha256"] == "md5"
-
-
-@pytest.mark.parametrize("engine", ["direct", pytest.param("relay", marks=pytest.mark.soak)])
-def test_what_is_copied_and_not_compared_is_said(
-    engine: str, project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
-) -> None:
-    fill(moto, bucket, {"compared.bin": b"with an MD5"})
-    for name in ("a.bin", "b.bin"):
-        moto.put(bucket, f"far/data/{name}", b"The key of KMS leaves none.", ServerSideEncryption="aws:kms")
-    configure(project, moto, bucket)
-    project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
-    said = project.run(*COPY, "--engine", engine)
-    assert said.code == 0, said
+    assert by.items() >= {**none, "crc64nvme": "crc64nvme", "sha256": "md5"}.items()
+    near.blob("near/data/kms").delete_blob()
+    said = project.run(*COPY)
     last = said.out.splitlines()[-1]
-    assert "3 verified; 2 of them copied, not compared: their source keeps no checksum of them" in last, said
+    assert "8 verified; 1 of them copied, not compared: their source keeps no checksum of them" in last, said
     # The next run has nothing to copy, and so nothing to say.
-    assert "not compared" not in project.run(*COPY, "--engine", engine).out
-    done = project.json(*COPY, "--engine", engine, "--overwrite", "--include", "a.bin")
+    assert "not compared" not in project.run(*COPY).out
+    done = project.json(*COPY, "--overwrite", "--include", "kms")
     assert done.code == 0 and (done.data["transferred"], done.data["not_compared"]) == (0, 0), done
-    container.blob("near/data/a.bin").delete_blob()
-    done = project.json(*COPY, "--engine", engine)
-    assert done.code == 0 and (done.data["transferred"], done.data["not_compared"]) == (1, 1), done
-    assert receipt_of(done)["data/a.bin"]["compared_by"] == "nothing", done
-
-
-def test_what_keeps_no_checksum_is_compared_by_content_if_asked(
-    project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
-) -> None:
-    body = random_files(5, 0, [6 * MIB])["large0.bin"]
-    moto.put_parts(bucket, "far/data/parts.bin", [body[: 5 * MIB], body[5 * MIB :]])
-    configure(project, moto, bucket)
-    project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
-    done = project.json(*COPY, "--compare-content")
-    assert done.code == 0 and done.data["not_compared"] == 0, done
-    assert receipt_of(done)["data/parts.bin"]["compared_by"] == "content"
-    assert container.contents("near/data/") == hashes({"parts.bin": body})
 
 
 def test_a_copied_blob_without_an_md5_is_compared_by_its_crc64(
@@ -314,73 +309,77 @@ def test_a_mirror_whose_listing_breaks_off_deletes_nothing(
 
 @pytest.mark.parametrize("engine", ["direct", "relay"])
 def test_credentials_that_end_on_the_way_name_each_file_that_is_left(
-    engine: str, project: Project, moto: S3Server, bucket: str, service: str, container: Container
+    engine: str,
+    project: Project,
+    moto: S3Server,
+    bucket: str,
+    faulty: tuple[FaultHandle, CopySourceHandle],
+    container: Container,
 ) -> None:
+    line, _ = faulty
     files = dict(random_files(7, 24))
     fill(moto, bucket, files)
-    with fault_proxy(moto.url) as faulty, copy_source_proxy(service, outside=[faulty.url]) as copying:
-        configure(project, S3Server(faulty.url), bucket)
-        project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
-        # The service's own requests, and ours for what it is told to fetch, are more than those of a relay.
-        first = 40 if engine == "direct" else 12
-        faulty.inject(Fault("status", at=tuple(range(first, 2000)), pattern="far/data/", status=403))
-        done = project.json(*COPY, "--engine", engine)
-        assert done.code in (1, 3), done
-        there = {f"data/{name}" for name in container.contents("near/data/")}
-        assert done.named() | there == {f"data/{name}" for name in files} and not done.named() & there, done
-        assert container.contents("near/data/").items() <= hashes(files).items()
-        faulty.inject()
-        again = project.json(*COPY, "--engine", engine)
-        assert again.code == 0 and container.contents("near/data/") == hashes(files), again
-        no_secret_in(project, done, again)
+    # The service's own requests, and ours for what it is told to fetch, are more than those of a relay.
+    first = 40 if engine == "direct" else 12
+    line.inject(Fault("status", at=tuple(range(first, 2000)), pattern="far/data/", status=403))
+    done = project.json(*COPY, "--engine", engine)
+    assert done.code in (1, 3), done
+    there = {f"data/{name}" for name in container.contents("near/data/")}
+    assert done.named() | there == {f"data/{name}" for name in files} and not done.named() & there, done
+    assert container.contents("near/data/").items() <= hashes(files).items()
+    line.inject()
+    again = project.json(*COPY, "--engine", engine)
+    assert again.code == 0 and container.contents("near/data/") == hashes(files), again
+    no_secret_in(project, done, again)
 
 
 @pytest.mark.parametrize("engine", ["direct", "relay"])
 def test_a_source_on_a_bad_line_is_exact_in_the_end(
-    engine: str, project: Project, moto: S3Server, bucket: str, service: str, container: Container
+    engine: str,
+    project: Project,
+    moto: S3Server,
+    bucket: str,
+    faulty: tuple[FaultHandle, CopySourceHandle],
+    container: Container,
 ) -> None:
+    line, _ = faulty
     files = dict(random_files(8, 40, [5 * MIB]))
     fill(moto, bucket, files)
     body = random_files(9, 0, [6 * MIB])["large0.bin"]
     moto.put(bucket, "far/data/crc64.bin", body, ChecksumAlgorithm="CRC64NVME")
     files["crc64.bin"] = body
-    with fault_proxy(moto.url) as faulty, copy_source_proxy(service, outside=[faulty.url]) as copying:
-        configure(project, S3Server(faulty.url), bucket)
-        project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
-        get = ("get blob",)
-        faulty.inject(
-            Fault("truncate", rate=0.05, operations=get, pattern="far/data/"),
-            Fault("truncate_lying", rate=0.05, operations=get, pattern="far/data/"),
-            Fault("flip_down", rate=0.05, operations=get, pattern="far/data/"),
-            Fault("status", rate=0.05, status=503, pattern="far/data/"),
-            Fault("drip", rate=0.02, operations=get, pattern="far/data/", seconds=0.5),
-        )
-        for _ in range(6):
-            done = project.json(*COPY, "--engine", engine)
-            found = container.contents("near/data/")
-            assert found.items() <= hashes(files).items(), "nothing wrong under a final name"
-            assert {f"data/{name}" for name in files.keys() - found.keys()} <= done.named(), done
-            if done.code == 0:
-                break
-        assert sum(faulty.stats().injected.values()) > 3
-        faulty.inject()
-        last = project.json(*COPY, "--engine", engine)
-        assert last.code == 0 and container.contents("near/data/") == hashes(files), last
+    get = ("get blob",)
+    line.inject(
+        Fault("truncate", rate=0.05, operations=get, pattern="far/data/"),
+        Fault("truncate_lying", rate=0.05, operations=get, pattern="far/data/"),
+        Fault("flip_down", rate=0.05, operations=get, pattern="far/data/"),
+        Fault("status", rate=0.05, status=503, pattern="far/data/"),
+        Fault("drip", rate=0.02, operations=get, pattern="far/data/", seconds=0.5),
+    )
+    for _ in range(6):
+        done = project.json(*COPY, "--engine", engine)
+        found = container.contents("near/data/")
+        assert found.items() <= hashes(files).items(), "nothing wrong under a final name"
+        assert {f"data/{name}" for name in files.keys() - found.keys()} <= done.named(), done
+        if done.code == 0:
+            break
+    assert sum(line.stats().injected.values()) > 3
+    line.inject()
+    last = project.json(*COPY, "--engine", engine)
+    assert last.code == 0 and container.contents("near/data/") == hashes(files), last
 
 
 def test_what_the_service_may_not_fetch_goes_through_this_machine(
-    project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
+    project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, near: Container
 ) -> None:
     long = "\u00e9" * 400
     fill(moto, bucket, {"a.bin": b"fetched", "b.bin": b"refused", long: b"too long"})
-    configure(project, moto, bucket)
-    project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
     copying.refuse(Refusal("cannot_verify", pattern="b.bin"))
     plan = project.json("-c", "eu", "-f", "laion", "plan", "u", "data")
     assert any("1 file goes through this machine" in each for each in plan.data["warnings"]), plan
     done = project.json(*COPY)
     assert done.code == 0 and done.data["verified"] == 3, done
-    assert container.contents("near/data/") == hashes({"a.bin": b"fetched", "b.bin": b"refused", long: b"too long"})
+    assert near.contents("near/data/") == hashes({"a.bin": b"fetched", "b.bin": b"refused", long: b"too long"})
 
 
 def test_a_bucket_whose_reader_pays_goes_through_this_machine(
@@ -388,8 +387,7 @@ def test_a_bucket_whose_reader_pays_goes_through_this_machine(
 ) -> None:
     fill(moto, bucket, {"a.bin": b"paid"})
     moto.client.put_bucket_request_payment(Bucket=bucket, RequestPaymentConfiguration={"Payer": "Requester"})
-    configure(project, moto, bucket, requester_pays=True)
-    project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+    _both(project, moto, bucket, copying, container, requester_pays=True)
     plan = project.json("-c", "eu", "-f", "laion", "plan", "u", "data")
     assert plan.code == 0 and plan.data["engine"] == "relay", plan
     done = project.json(*COPY)
@@ -397,68 +395,62 @@ def test_a_bucket_whose_reader_pays_goes_through_this_machine(
 
 
 def test_a_kill_and_a_second_run(
-    project: Project, moto: S3Server, bucket: str, service: str, container: Container
+    project: Project, moto: S3Server, bucket: str, faulty: Ends, container: Container
 ) -> None:
+    slow, _ = faulty
     files = dict(random_files(11, 30))
     fill(moto, bucket, files)
-    with fault_proxy(moto.url) as slow, copy_source_proxy(service, outside=[slow.url]) as copying:
-        slow.inject(Fault("drip", rate=0.5, operations=("get blob",), pattern="far/data/", seconds=0.3))
-        configure(project, S3Server(slow.url), bucket)
-        project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
-        process = project.start(*COPY, "--json")
-        assert wait_until(lambda: len(container.names("near/data/")) > 5, seconds=120)
-        kill_tree(process.pid)
-        process.communicate()
-        there = container.contents("near/data/")
-        assert there.items() <= hashes(files).items()
-        slow.inject()
-        done = project.json(*COPY)
-        assert done.code == 0 and container.contents("near/data/") == hashes(files), done
-        assert done.data["transferred"] < len(files)
+    slow.inject(Fault("drip", rate=0.5, operations=("get blob",), pattern="far/data/", seconds=0.3))
+    process = project.start(*COPY, "--json")
+    assert wait_until(lambda: len(container.names("near/data/")) > 5, seconds=120)
+    kill_tree(process.pid)
+    process.communicate()
+    there = container.contents("near/data/")
+    assert there.items() <= hashes(files).items()
+    slow.inject()
+    done = project.json(*COPY)
+    assert done.code == 0 and container.contents("near/data/") == hashes(files), done
+    assert done.data["transferred"] < len(files)
 
 
 def test_a_kill_in_the_middle_of_a_large_object_costs_no_block_that_arrived(
-    project: Project, moto: S3Server, bucket: str, service: str, container: Container
+    project: Project, moto: S3Server, bucket: str, faulty: Ends, container: Container
 ) -> None:
+    line, copying = faulty
     body = random_files(15, 0, [66 * MIB])["large0.bin"]
     moto.put_parts(bucket, "far/data/parts.bin", [body[: 65 * MIB], body[65 * MIB :]])
-    with fault_proxy(moto.url) as faulty, copy_source_proxy(service, outside=[faulty.url]) as copying:
-        # One of the two blocks arrives.
-        faulty.inject(Fault("stall", at=(2, 3, 4, 5), operations=("get blob",), pattern="parts.bin", seconds=60))
-        configure(project, S3Server(faulty.url), bucket)
-        project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
-        process = project.start(*COPY)
+    # One of the two blocks arrives.
+    line.inject(Fault("stall", at=(2, 3, 4, 5), operations=("get blob",), pattern="parts.bin", seconds=60))
+    process = project.start(*COPY)
 
-        def recorded() -> int:
-            return len(project.unfinished("SELECT key FROM pieces"))
+    def recorded() -> int:
+        return len(project.unfinished("SELECT key FROM pieces"))
 
-        assert wait_until(recorded, seconds=60)
-        kill_tree(process.pid)
-        process.communicate()
-        assert not container.names("near/data/")
-        faulty.inject()
-        copying.reset()
-        done = project.json(*COPY)
-        assert done.code == 0 and container.contents("near/data/") == hashes({"parts.bin": body}), done
-        there = copying.stats().fetched
-        assert 0 < there <= 64 * MIB and done.data["bytes_reused"] == len(body) - there, done
-        assert not project.unfinished("SELECT name FROM unfinished")
+    assert wait_until(recorded, seconds=60)
+    kill_tree(process.pid)
+    process.communicate()
+    assert not container.names("near/data/")
+    line.inject()
+    copying.reset()
+    done = project.json(*COPY)
+    assert done.code == 0 and container.contents("near/data/") == hashes({"parts.bin": body}), done
+    there = copying.stats().fetched
+    assert 0 < there <= 64 * MIB and done.data["bytes_reused"] == len(body) - there, done
+    assert not project.unfinished("SELECT name FROM unfinished")
 
 
 def test_versions_are_named_and_replaced_objects_are_copied_again(
-    project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
+    project: Project, moto: S3Server, bucket: str, near: Container
 ) -> None:
     moto.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     fill(moto, bucket, {"a.bin": b"first", "gone.bin": b"gone"})
-    configure(project, moto, bucket)
-    project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
     assert project.json(*COPY).code == 0
     fill(moto, bucket, {"a.bin": b"again"})
     moto.client.delete_object(Bucket=bucket, Key="far/data/gone.bin")
     plan = project.json("-c", "eu", "-f", "laion", "plan", "u", "data")
     assert {each["path"]: each["action"] for each in plan.data["actions"]} == {"data/a.bin": "copy"}, plan
     done = project.json(*COPY, "--mirror", "-y", "--max-delete", "5")
-    assert done.code == 0 and container.contents("near/data/") == hashes({"a.bin": b"again"}), done
+    assert done.code == 0 and near.contents("near/data/") == hashes({"a.bin": b"again"}), done
 
 
 def test_a_bucket_of_google_is_compared_by_what_google_keeps(
@@ -532,19 +524,17 @@ def test_a_command_names_a_source_itself(
 
 
 def test_what_anybody_may_read_needs_no_credential(
-    project: Project, moto: S3Server, bucket: str, service: str, container: Container
+    project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
 ) -> None:
     moto.client.put_bucket_acl(Bucket=bucket, ACL="public-read")
     for name in ("a.bin", "b.bin"):
         moto.put(bucket, f"far/data/{name}", name.encode(), ACL="public-read")
-    with copy_source_proxy(service, outside=[moto.url]) as copying:
-        configure(project, moto, bucket, anonymous=True)
-        for name in KEYS:
-            project.environ[name] = ""
-        project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
-        done = project.json(*COPY)
-        assert done.code == 0 and done.data["engine"] == "direct", done
-        assert container.contents("near/data/") == hashes({name: name.encode() for name in ("a.bin", "b.bin")})
+    _both(project, moto, bucket, copying, container, anonymous=True)
+    for name in KEYS:
+        project.environ[name] = ""
+    done = project.json(*COPY)
+    assert done.code == 0 and done.data["engine"] == "direct", done
+    assert container.contents("near/data/") == hashes({name: name.encode() for name in ("a.bin", "b.bin")})
 
 
 def test_files_of_the_web(project: Project, service: str, container: Container, tmp_path: Path) -> None:
