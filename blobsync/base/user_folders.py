@@ -85,10 +85,10 @@ def read_own(file: Path) -> str | None:
     """Read a file that only the user can have written; None if there is none. Raises ``ConfigError``."""
     try:
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-            _refuse_strangers(os.fstat(stream.fileno()), file)
+            _refuse_other_users(os.fstat(stream.fileno()), file)
             # A link is followed, since dot files often are links; anyone who can write to its folder could replace it.
-            _refuse_strangers(os.stat(file.resolve().parent), file.resolve().parent)
-            _refuse_strangers(os.stat(file.parent), file.parent)
+            _refuse_other_users(os.stat(file.resolve().parent), file.resolve().parent)
+            _refuse_other_users(os.stat(file.parent), file.parent)
             data = stream.read(_MAX_SIZE + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -161,7 +161,7 @@ def remove_own(folder: Path, suffix: str, *, before: float) -> None:
                 file.unlink()
 
 
-def _refuse_strangers(status: os.stat_result, path: Path) -> None:
+def _refuse_other_users(status: os.stat_result, path: Path) -> None:
     if status.st_uid not in (os.geteuid(), 0):
         raise ConfigError(
             "belongs to another user, so blobsync does not use it",

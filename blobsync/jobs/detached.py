@@ -11,8 +11,8 @@ from blobsync.base.errors import BlobsyncError, CredentialError
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobspec.node_sas import known_accounts
+from blobsync.jobspec.seal_keys import run_key
 from blobsync.jobspec.spec import RunInfo, State
-from blobsync.jobspec.spread_key import run_key
 from blobsync.spread.detached_result import Result, earlier_result
 from blobsync.spread.sealed_store import SealedStore
 from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore

@@ -20,8 +20,8 @@ from blobsync.jobs.states import refresh
 from blobsync.jobs.submit import new_run_id
 from blobsync.jobspec.make_spec import SubmitRequest, describe, read_seconds
 from blobsync.jobspec.node_archive import node_archive
+from blobsync.jobspec.seal_keys import run_key
 from blobsync.jobspec.spec import SERVICES, CodeRef, JobSpec, NodeArchiveRef, State, TaskArray
-from blobsync.jobspec.spread_key import run_key
 from blobsync.plan.transfer_plan import SpreadPlan
 from blobsync.spread.sealed_store import orders_seal
 from blobsync.spread.shared_store import SharedStore

@@ -30,12 +30,11 @@ from blobsync.jobs.shared_records import Agree, demand_agreed, share
 from blobsync.jobs.states import cancel, cancel_task, refresh
 from blobsync.jobspec.code_choice import ChooseCode, CodeChoice, demand_known
 from blobsync.jobspec.interactive import entering_command, hold_text
-from blobsync.jobspec.lineage_keys import with_lineage_keys
 from blobsync.jobspec.make_spec import SubmitRequest, demand_platform, describe, find_mirror, shape_of
 from blobsync.jobspec.node_archive import node_archive, publish
 from blobsync.jobspec.node_sas import grant, known_accounts
+from blobsync.jobspec.seal_keys import with_job_keys
 from blobsync.jobspec.spec import OWN_OUTPUT, CodeRef, JobRef, JobSpec, own_inputs, owner_name
-from blobsync.jobspec.spread_key import with_run_key
 from blobsync.jobspec.sweep import read_array
 from blobsync.jobspec.topology import asks_for_gpus, job_size_text
 from blobsync.store.sas import sas_minter
@@ -358,8 +357,7 @@ def hand_over(
     backend, home = context.own_backend(cluster), home_of(cluster, context.environ)
     clusters = [cluster, *([origin] if origin else [])]
     spec, secrets, warnings = grant(spec, clusters, sas_minter(cluster, context.environ))
-    secrets = with_run_key(spec, secrets, context.environ)
-    secrets = with_lineage_keys(spec, secrets, context.environ, partial(_lineage_of, context))
+    secrets = with_job_keys(spec, secrets, context.environ, partial(_lineage_of, context))
     with cluster.naming_lines():
         plan = backend.plan(spec)
     archive = spec.node_archive

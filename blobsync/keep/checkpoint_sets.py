@@ -1,4 +1,4 @@
-"""Which sets of files a folder has, which are complete, in which order they stand, and which ones go. Pure.
+"""Which sets of files a folder has, which are complete, their order, and which old ones may be removed. Pure.
 
 A set is a folder or a single file that a pattern names. When a program is done with one is known by kind; the order in
 which each framework writes was read in its source:
@@ -432,6 +432,19 @@ def kept(rule: CheckpointRule, marks: Collection[Mark]) -> list[Mark]:
             if len(versions) > 1:
                 stays.update(each.stored for each in versions[-VERSIONS:])
     return [each for each in ordered if each.stored in stays]
+
+
+def removable(
+    rule: CheckpointRule, marks: Collection[Mark], verified: Collection[str], mismatch: Callable[[Mark], str]
+) -> list[Mark]:
+    """The old sets that may be removed: none, unless one of those that stay is whole in the container.
+
+    That is one whose stored name this start has ``verified``, or one that has no ``mismatch`` with its mark.
+    """
+    stays = kept(rule, marks)
+    goes = [mark for mark in marks if mark not in stays]
+    is_one_whole = any(mark.stored in verified for mark in stays) or not all(map(mismatch, stays))
+    return goes if is_one_whole else []
 
 
 def preferred(rule: CheckpointRule, marks: Collection[Mark]) -> list[Mark]:

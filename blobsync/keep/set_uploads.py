@@ -1,4 +1,4 @@
-"""Uploads sets of files (checkpoints) as one, marks them, and lets old ones go while a verified one stays.
+"""Uploads sets of files (checkpoints) as one, marks them, and removes old ones while a verified one stays.
 
 A mark is written last: after all files of a set were seen in the container as they are here, and if they are unchanged
 here since. A set that changes while it goes up gets no mark and goes again; one that is deleted meanwhile is dropped.
@@ -193,11 +193,11 @@ class FolderSets:
         for one, mark, asked in begun:
             failures += self._carry_out(one, mark, asked)
         self._collect(last=last)
-        self._rotate()
+        self._remove_old_sets()
         return failures
 
     def _take(self, one: FileSet) -> Mark | None:
-        """The mark that a complete set gets; None if it has one already, waits for one, or would be let go at once."""
+        """The mark that a complete set gets; None if it has one already, waits for one, or would be removed at once."""
         if self._is_marked(one):
             self._done[one.name] = one
             return None
@@ -206,7 +206,7 @@ class FolderSets:
             return None
         mark = self._mark_for(one, self._free_names(one)[0])
         if self.rule.rotates and not self._would_stay(one, mark):
-            self._say_once(one.name, f"checkpoint {one.name} is not uploaded: newer ones are there, and it would go")
+            self._say_once(one.name, f"checkpoint {one.name} is not uploaded: the newer ones that stay are there")
             self._done[one.name] = one
             return None
         return replace(mark, stored=self._claimed_name(one))
@@ -334,19 +334,13 @@ class FolderSets:
         if self.rule.rotates:
             self._notes.forget(name)
 
-    def _rotate(self) -> None:
-        """Let sets go: first the mark, then the files; never the last one that is verified."""
+    def _remove_old_sets(self) -> None:
+        """Remove the sets that need not stay: first the mark, then the files."""
         if not self.rule.rotates or not self._verified:
             return
-        marks = self._own_marks()
-        stays = checkpoint_sets.kept(self.rule, marks)
-        # Verified in this very process, or now: else nothing goes.
-        if not any(mark.stored in self._verified for mark in stays) and all(map(self._marks.mismatch, stays)):
-            return
-        for mark in marks:
-            if mark not in stays:
-                self._marks.remove(mark)
-                self._say(f"checkpoint {mark.stored} is let go")
+        for mark in checkpoint_sets.removable(self.rule, self._own_marks(), self._verified, self._marks.mismatch):
+            self._marks.remove(mark)
+            self._say(f"checkpoint {mark.stored} is removed from the container")
 
     def _leave_half(self, one: FileSet, missing: str) -> Sequence[FileFailure]:
         """The last round brings up what there is of a half set, without a mark, unless its name is marked."""

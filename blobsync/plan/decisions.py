@@ -47,7 +47,7 @@ from blobsync.base.formatting import count_text
 from blobsync.base.plan_reasons import Reason
 from blobsync.local.names import shape_clashes
 from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill, Spool
-from blobsync.plan.names_aside import NAME_ASIDE, beside, sibling, with_free_name
+from blobsync.plan.keep_both_names import NAME_ASIDE, beside, sibling, with_free_name
 from blobsync.plan.pairing import Pair, changes_since_verified, equal_content, is_as_recorded, source_is_near
 from blobsync.plan.transfer_options import NO_LIMIT, Keep, TransferOptions
 from blobsync.plan.transfer_plan import PACKED_ACTION, Action, FileAction, Route, actions_of

@@ -37,7 +37,7 @@ CONFLICT_HINT = "choose with --keep local, remote or both, or with --overwrite"
 _DIFF_HINT = f"'blobsync diff PATH' shows how the two differ; {CONFLICT_HINT}"
 _NO_MD5_HINT = "--compare-content compares the content; or choose with --keep"
 # Conflicts of a large plan that are named.
-TOLD_CONFLICTS = 10_000
+NAMED_CONFLICTS = 10_000
 
 
 class Direction(str, enum.Enum):
@@ -501,7 +501,7 @@ class TransferPlan:
         For a large plan these are the first ones, and one line for all others.
         """
         count = self.count(Action.CONFLICT)
-        named = tuple(islice(conflicts_of(self.each()), min(count, TOLD_CONFLICTS) if self.is_large else count))
+        named = tuple(islice(conflicts_of(self.each()), min(count, NAMED_CONFLICTS) if self.is_large else count))
         if count == len(named):
             return named
         more = f"in conflict and left alone: {count_text(count - len(named), 'more file')}"

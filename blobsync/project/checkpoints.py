@@ -9,8 +9,8 @@ from pathlib import Path
 from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.config.mapping import Resolution
 from blobsync.config.model import Cluster, FolderEntry
-from blobsync.jobspec.lineage_keys import own_lineage_keys
 from blobsync.jobspec.make_spec import own_output
+from blobsync.jobspec.seal_keys import own_lineage_keys
 from blobsync.jobspec.spec import OWN_OUTPUT, JobSpec
 from blobsync.keep.checkpoint_sets import set_of
 from blobsync.keep.listing import Checkpoint, Restarted, SetsPlace, half_problem, list_sets, rule_of_jobs

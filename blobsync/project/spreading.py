@@ -28,8 +28,8 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.detached import closed
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.spread_job import SpreadRequest, demand_other_ended, demand_shared, spread_spec
+from blobsync.jobspec.seal_keys import own_spread_key
 from blobsync.jobspec.spec import owner_name
-from blobsync.jobspec.spread_key import own_key
 from blobsync.local.state_dir import KEY_FILE, StateDir
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.spreading import Load, choose_spread
@@ -97,7 +97,7 @@ class Spreading:
         with ExitStack() as entering:
             entering.enter_context(self._stores)
             holder = entering.enter_context(ProjectLock(self._state.folder("spread") / f"{self._id}.lock"))
-            self._own_key = own_key(self._environ)
+            self._own_key = own_spread_key(self._environ)
             if isinstance(self._claims, ContainerStore):
                 by = f"{owner_name(self._environ)} on {os.uname().nodename}"
                 take_claim(self._claims, holder, by)

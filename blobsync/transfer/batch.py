@@ -120,7 +120,7 @@ class Batch:
         groups: list[FilesDone] = []
         for action in actions:
             shown = ledger.part.shown(action)
-            failure = ledger.failures.get(action.path) or ledger.strangers.get(action.path)
+            failure = ledger.failures.get(action.path) or ledger.unplanned.get(action.path)
             self.unreported.pop(shown, None)
             if failure is None:
                 done.append(shown)
@@ -141,8 +141,8 @@ class Batch:
     def failures(self) -> tuple[FileFailure, ...]:
         """The files that have failed, those that engines reported although the plan has them not, and all else."""
         moved = [failure for ledger in self.ledgers for _, failure in sorted(ledger.failures.items())]
-        strangers = [failure for ledger in self.ledgers for _, failure in sorted(ledger.strangers.items())]
-        return (*(_with_way_out(failure) for failure in moved), *strangers, *self.other_failures)
+        unplanned = [failure for ledger in self.ledgers for _, failure in sorted(ledger.unplanned.items())]
+        return (*(_with_way_out(failure) for failure in moved), *unplanned, *self.other_failures)
 
     def imbalance(self) -> list[FileFailure]:
         """A failure if the counts do not add up: each planned file is transferred or failed; anything else is a bug."""

@@ -23,7 +23,7 @@ from blobsync.base.plan_reasons import Reason
 from blobsync.local.files import LocalFolder, SourceFile, WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.names import relative_name
 from blobsync.local.os_errors import local_error
-from blobsync.plan.names_aside import sibling
+from blobsync.plan.keep_both_names import sibling
 from blobsync.plan.pairing import equal_content
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, Route, Shape

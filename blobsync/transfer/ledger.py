@@ -58,7 +58,7 @@ class Ledger:
     """The outcome of each file of one part. ``verified`` holds moved files whose destination was seen to be right.
 
     A planned file is in one of ``verified``, ``pending`` and ``failures``, or nothing is known of it. A file that
-    failed stays failed until it is given to an engine again. ``strangers`` are files that engines reported although the
+    failed stays failed until it is given to an engine again. ``unplanned`` are files that engines reported although the
     plan does not name them. ``kept`` is the bytes of unfinished files that the next run continues from. ``records`` are
     those of the index between the roots of the part's key. ``now_ns`` is the clock of file times (nanoseconds since
     1970), ``steady`` a monotonic one in seconds; ``wait`` is :func:`blobsync.local.files.wait_for_disk`.
@@ -69,7 +69,7 @@ class Ledger:
     verified: dict[str, Moved] = field(default_factory=dict)
     pending: dict[str, Moved] = field(default_factory=dict)
     failures: dict[str, FileFailure] = field(default_factory=dict)
-    strangers: dict[str, FileFailure] = field(default_factory=dict)
+    unplanned: dict[str, FileFailure] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)
     now_ns: Callable[[], int] = time.time_ns
     steady: Callable[[], float] = time.monotonic
@@ -95,7 +95,7 @@ class Ledger:
 
         The engine's report counts only if it is the service's response.
         """
-        planned = {each.action.path: each for each in moved if not self._is_stranger(each.action)}
+        planned = {each.action.path: each for each in moved if not self._is_unplanned(each.action)}
         left = [each for path, each in planned.items() if path not in self.verified and path not in self.failures]
         news = [each for each in left if each.action.path not in self.pending]
         unsure = {each.action.path: each for each in left if not self._saw_enough(each)}
@@ -131,7 +131,7 @@ class Ledger:
 
     def failed(self, action: FileAction, failure: FileFailure) -> None:
         """Count a failed file, whatever the engine reported of it before."""
-        if self._is_stranger(action):
+        if self._is_unplanned(action):
             return
         with self._lock:
             self.pending.pop(action.path, None)
@@ -153,12 +153,12 @@ class Ledger:
         there = self.verified.keys() | self.pending.keys()
         return sum(size for path, size in self.kept.items() if path not in there)
 
-    def _is_stranger(self, action: FileAction) -> bool:
+    def _is_unplanned(self, action: FileAction) -> bool:
         if action.path in self._planned:
             return False
         shown = self.part.shown(action)
         with self._lock:
-            self.strangers[action.path] = FileFailure(
+            self.unplanned[action.path] = FileFailure(
                 shown,
                 FailureCode.NOT_PLANNED,
                 f"{shown}: an engine reported it, but it is not in the plan",

@@ -18,7 +18,6 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.transfer.batch import FIRST_TRY, LAST_TRY, SECOND_TRY, Batch, LastTry, Report
-from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import arrived_anyway, remote_state, written_before
 from blobsync.transfer.killed_downloads import remove_unrecorded
 from blobsync.transfer.ledger import Ledger, record_unreported, retry_with
@@ -39,7 +38,10 @@ def move_and_retry(batch: Batch, ledger: Ledger, actions: Sequence[FileAction], 
         second = batch.engines.second(failure.code, engine) if failure else None
         if failure is None or second is None or failure.code.retry is Retry.AT_THE_END:
             continue
-        there = _written_before(ledger, action) if failure.code.retry is Retry.DIRECT_AFTER_AZCOPY else None
+        there = None
+        if failure.code.retry is Retry.DIRECT_AFTER_AZCOPY and not isinstance(ledger.part.destination, LocalLocation):
+            # Only the content shows that a blob is azcopy's. Any other version may be someone else's and is kept.
+            there = written_before(ledger.part, action)
         if there is not None:
             ledger.failures.pop(action.path)
             Report(batch, ledger, engine, LAST_TRY).files_moved([there])
@@ -100,14 +102,6 @@ def _source_now(batch: Batch, ledger: Ledger, action: FileAction) -> FileState |
             blob = source.store.head(source.at(action.path))
             return remote_state(blob) if blob else None
     return action.source
-
-
-def _written_before(ledger: Ledger, action: FileAction) -> Moved | None:
-    """The file, if azcopy had written it before it reported a failure.
-
-    Only the content shows that a blob is azcopy's. Any other version may be someone else's and is kept.
-    """
-    return None if isinstance(ledger.part.destination, LocalLocation) else written_before(ledger.part, action)
 
 
 def _count_equal(batch: Batch, ledger: Ledger, actions: Iterable[FileAction], engine: str) -> None:

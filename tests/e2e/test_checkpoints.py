@@ -189,7 +189,7 @@ def test_jobs_start_from_the_best_one_a_step_and_another_jobs_and_keep_what_the_
     # The best one, the multiple of 30, and the last; the first one had been there, and went.
     assert there() == {"checkpoint-20", "checkpoint-30", "checkpoint-40"}
     logs = "".join(path.read_text() for path in (project.state / "jobs" / first).rglob("*.txt"))
-    assert "checkpoint checkpoint-10 is let go" in logs, logs
+    assert "checkpoint checkpoint-10 is removed from the container" in logs, logs
 
     # In its place: the best one of the lineage, then, again in its place, still the best.
     second, said = began("resubmit", first)

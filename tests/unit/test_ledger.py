@@ -226,11 +226,11 @@ def test_files_that_nobody_planned_take_no_part() -> None:
     ours = Books((known, unchanged))
     assert not ours.ledger.moved([Moved(action("c", OLD, None), destination=BLOB)])
     ours.ledger.failed(unchanged, FAILED)
-    assert {path: failure.code for path, failure in ours.ledger.strangers.items()} == dict.fromkeys("bc", "not_planned")
-    assert ours.ledger.strangers["c"].path == "data/x/c"
+    assert {path: failure.code for path, failure in ours.ledger.unplanned.items()} == dict.fromkeys("bc", "not_planned")
+    assert ours.ledger.unplanned["c"].path == "data/x/c"
     assert (ours.ledger.verified, ours.ledger.pending, ours.ledger.failures) == ({}, {}, {})
     ours.ledger.moved([Moved(known, destination=BLOB)])
-    assert set(ours.ledger.strangers) == {"b", "c"}
+    assert set(ours.ledger.unplanned) == {"b", "c"}
 
 
 def on_disk(tmp_path: Path, body: bytes = b"0123456789") -> LocalState:
@@ -407,7 +407,7 @@ def test_a_file_that_was_only_compared_does_not_fail_with_the_disk() -> None:
     ours = Books((equal,), Route.DOWNLOAD)
     ours.lost = {"/nowhere/a": OSError(errno.EIO, "no")}
     ours.ledger.record_unchanged()
-    assert (ours.records.records, ours.ledger.failures, ours.ledger.strangers) == ({}, {}, {})
+    assert (ours.records.records, ours.ledger.failures, ours.ledger.unplanned) == ({}, {}, {})
 
 
 def test_records_are_written_after_two_seconds() -> None:

@@ -12,7 +12,7 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.plan_reasons import Reason
 from blobsync.local.index import Record
 from blobsync.plan.decisions import check_names, decide, decide_all, guard_mirror
-from blobsync.plan.names_aside import beside
+from blobsync.plan.keep_both_names import beside
 from blobsync.plan.pairing import Pair, needs_local_md5
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, Route

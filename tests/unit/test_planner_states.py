@@ -14,7 +14,7 @@ from blobsync.base.plan_reasons import Reason
 from blobsync.local.index import Record
 from blobsync.local.names import MAX_PART_BYTES
 from blobsync.plan.decisions import check_names, decide, decide_all, guard_mirror, leave_out
-from blobsync.plan.names_aside import beside
+from blobsync.plan.keep_both_names import beside
 from blobsync.plan.pairing import Pair
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, Route

@@ -554,7 +554,7 @@ def test_the_verified_set_stays_while_no_other_one_is_as_its_mark_says(tmp_path:
     other.round()
     here.store.delete("out/checkpoint-20/model.bin")
     here.round()
-    assert here.marked == ["checkpoint-10", "checkpoint-20"] and "is let go" not in here.said[-1]
+    assert here.marked == ["checkpoint-10", "checkpoint-20"] and "is removed" not in here.said[-1]
 
 
 @pytest.mark.parametrize("how", ["content", "deleted"])

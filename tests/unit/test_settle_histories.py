@@ -16,7 +16,7 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.plan_reasons import Reason
 from blobsync.local.index import Record
 from blobsync.plan.decisions import decide_all
-from blobsync.plan.names_aside import sibling
+from blobsync.plan.keep_both_names import sibling
 from blobsync.plan.pairing import Pair, source_is_near
 from blobsync.plan.transfer_options import Keep, TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, Route

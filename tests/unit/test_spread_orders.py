@@ -13,8 +13,8 @@ from blobsync.backends.aml.job_secrets import node_secrets, with_seal_keys
 from blobsync.base.errors import LocalFileError
 from blobsync.base.redaction import Secret
 from blobsync.base.seals import SealKey
+from blobsync.jobspec.seal_keys import own_spread_key, run_key, with_job_keys
 from blobsync.jobspec.spec import SPREAD_KEY, Secrets
-from blobsync.jobspec.spread_key import own_key, run_key, with_run_key
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.job_stores import JobStores
 from blobsync.node.ranks import NotReadyError
@@ -89,23 +89,23 @@ def test_a_job_of_an_older_version_is_refused(tmp_path: Path) -> None:
 
 def test_the_key_of_a_transfer_is_made_from_the_users_own(tmp_path: Path) -> None:
     one, other = {"HOME": str(tmp_path / "one")}, {"HOME": str(tmp_path / "other")}
-    assert run_key(one, "a") == run_key(one, "a") == own_key(one).derive("run", "a")
+    assert run_key(one, "a") == run_key(one, "a") == own_spread_key(one).derive("run", "a")
     assert len({run_key(one, "a").secret, run_key(one, "b").secret, run_key(other, "a").secret}) == 3
     spec = make_spec(options={"spread": {"run": "a"}})
-    assert with_run_key(spec, Secrets(env={"A": "b"}), one).env == {
+    assert with_job_keys(spec, Secrets(env={"A": "b"}), one, str).env == {
         "A": "b",
         SPREAD_KEY: run_key(one, "a").secret.hex(),
     }
     # Other jobs get no key.
-    assert with_run_key(make_spec(), Secrets(), one) == Secrets()
+    assert with_job_keys(make_spec(), Secrets(), one, str) == Secrets()
 
 
 def test_a_key_that_others_know_is_not_used(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path)}
-    own_key(environ)
+    own_spread_key(environ)
     (tmp_path / ".config" / "blobsync" / "state.key").chmod(0o644)
     with pytest.raises(LocalFileError, match="other users can read it"):
-        own_key(environ)
+        own_spread_key(environ)
 
 
 def test_on_azure_ml_the_key_is_in_the_definition_and_not_in_the_container(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from blobsync.backends.aml.job_secrets import node_secrets, with_seal_keys
 from blobsync.backends.kubernetes.request import SECRETS_KEY, with_own_keys
 from blobsync.base.errors import LocalFileError
 from blobsync.config.model import CheckpointRule
-from blobsync.jobspec.lineage_keys import own_lineage_keys, with_lineage_keys
+from blobsync.jobspec.seal_keys import own_lineage_keys, with_job_keys
 from blobsync.jobspec.spec import LINEAGE_KEYS, FolderLink, JobSpec, Secrets
 from tests.fakes.jobs import make_spec
 
@@ -37,10 +37,10 @@ def test_a_job_gets_the_keys_of_its_lineage_and_of_those_that_it_may_start_from(
     keys = own_lineage_keys(environ)
     rule = CheckpointRule("checkpoint-*", restore_from="b")
     spec = spec_of(rule, options={"lineage": "a"})
-    sent = with_lineage_keys(spec, Secrets(env={"A": "b"}), environ, {"b": "first"}.__getitem__).env
+    sent = with_job_keys(spec, Secrets(env={"A": "b"}), environ, {"b": "first"}.__getitem__).env
     assert sent["A"] == "b"
     assert json.loads(sent[LINEAGE_KEYS]) == {name: keys(name).secret.hex() for name in ("a", "first")}
-    assert with_lineage_keys(make_spec("true"), Secrets(), environ, str) == Secrets()
+    assert with_job_keys(make_spec("true"), Secrets(), environ, str) == Secrets()
     # No job reads what it does not need.
     assert Secrets(env=sent).asked_for(spec).env == {LINEAGE_KEYS: sent[LINEAGE_KEYS]}
     assert Secrets(env=sent).asked_for(make_spec("true")).env == {}
