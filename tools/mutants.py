@@ -171,6 +171,7 @@ def measure(path: Path, files: Sequence[str], work: Path) -> Baseline:
     answer = work / "baseline.json"
     child = _fork(work / "baseline", lambda: _measure_here(path, files, answer))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    shutil.rmtree(work / "baseline", ignore_errors=True)
     if code or not answer.is_file():
         raise BaselineError(f"the tests fail as they are:\n{(work / 'baseline.out').read_text()[-3000:]}")
     found = json.loads(answer.read_text())
@@ -250,6 +251,8 @@ def _run_all(
             if outcome is None:
                 continue
             del running[child]
+            # Now, not at the end: the files of hundreds of runs fill a disk.
+            shutil.rmtree(work / str(number), ignore_errors=True)
             if outcome == _BROKEN and number not in broken:
                 broken.add(number)
                 waiting.append((number, every[number]))
@@ -264,7 +267,9 @@ def _run_all(
 def _demand_survival(path: Path, baseline: Baseline, work: Path) -> None:
     """The unchanged source, run as mutants are, must pass: else every mutant would seem to be noticed."""
     job = _one_run(path, path.read_text(encoding="utf-8"), sorted(baseline.seconds))
-    if os.waitpid(_fork(work / "unchanged", job), 0)[1]:
+    status = os.waitpid(_fork(work / "unchanged", job), 0)[1]
+    shutil.rmtree(work / "unchanged", ignore_errors=True)
+    if status:
         raise BaselineError(f"the tests fail without a change:\n{(work / 'unchanged.out').read_text()[-3000:]}")
 
 
