@@ -13,6 +13,7 @@ from blobsync.code.packed_files import CodeRules, code_rules
 from blobsync.code.snapshot import CodeSnapshot, take_snapshot
 from blobsync.config.model import Cluster
 from tests.unit.test_secrets_scan import KEY
+from tests.waiting import wait_until
 
 OLD_NS = time.time_ns() - 3600 * 10**9
 
@@ -36,17 +37,12 @@ def rules(root: Path) -> CodeRules:
 
 
 def snapshot(root: Path, *, allow_secrets: bool = False) -> CodeSnapshot:
-    return take_snapshot(rules(root), root.parent / "files.json", allow_secrets=allow_secrets)
-
-
-def settle(root: Path) -> None:
-    """Wait until what was written is too old to be written again within the same tick of a coarse clock."""
-    newest = max(path.stat().st_ctime_ns for path in root.rglob("*"))
-    time.sleep(max(0.0, 2.1 - (time.time_ns() - newest) / 1e9))
+    """So late that nothing is written again within the same tick of a coarse clock."""
+    late = time.time_ns() + 3 * 10**9
+    return take_snapshot(rules(root), root.parent / "files.json", allow_secrets=allow_secrets, now_ns=lambda: late)
 
 
 def test_unchanged_files_are_not_read_again(root: Path) -> None:
-    settle(root)
     first = snapshot(root)
     # What cannot be opened cannot have been read; links to nowhere would have another stat.
     before = (root / "a.py").stat()
@@ -57,16 +53,17 @@ def test_unchanged_files_are_not_read_again(root: Path) -> None:
 
 
 def test_a_changed_file_is_read_again_whatever_its_mtime(root: Path) -> None:
-    settle(root)
     first = snapshot(root)
     before = (root / "a.py").stat()
-    (root / "a.py").write_text("x")
-    os.utime(root / "a.py", ns=(before.st_atime_ns, before.st_mtime_ns))
+    while (root / "a.py").stat().st_ctime_ns == before.st_ctime_ns:
+        (root / "a.py").write_text("x")
+        os.utime(root / "a.py", ns=(before.st_atime_ns, before.st_mtime_ns))
     assert snapshot(root).digest != first.digest
 
 
 def test_a_file_that_was_just_written_is_not_remembered(root: Path) -> None:
-    settle(root)
+    older = (root / "src/b.py").stat().st_ctime_ns
+    assert wait_until(lambda: time.time_ns() > older + 1_500_000_000)
     write(root / "a.py", "new")
     # A second later, however long the walk takes.
     written = (root / "a.py").stat()
@@ -90,7 +87,6 @@ def test_credentials_stop_it_and_are_not_repeated(root: Path) -> None:
     assert KEY not in str(caught.value)
     assert caught.value.hint and "--allow-secrets" in caught.value.hint
     assert {file.path for file in snapshot(root, allow_secrets=True).files} == {"a.py", "src/b.py"}
-    settle(root)
     snapshot(root, allow_secrets=True)
     with pytest.raises(SecretsFoundError):
         snapshot(root)
