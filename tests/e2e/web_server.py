@@ -18,9 +18,9 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.e2e.world import Project
+from tests.waiting import PATIENCE
 
-# Long enough for a loaded machine.
-PATIENCE_MS = 60_000
+PATIENCE_MS = 1000 * PATIENCE
 DESKTOP = (1600, 1000)
 PHONE = (390, 844)
 
