@@ -1,4 +1,4 @@
-"""Who owns the programs that listen on this machine.
+"""Who owns the programs that listen on this machine; ``trusted_hosts`` decides what may be sent to them.
 
 Plain http to 127.0.0.1 reaches whatever program opened the port. Linux tells every user the owner of each socket of
 their network namespace, in ``/proc/net/tcp`` and ``tcp6`` (https://docs.kernel.org/networking/proc_net_tcp.html).

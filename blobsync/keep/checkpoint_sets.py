@@ -1,4 +1,4 @@
-"""Which sets of files a folder has, which are complete, their order, and which old ones may be removed. Pure.
+"""Which sets of files a folder has, which are complete, their order and stored names, and which old ones may go. Pure.
 
 A set is a folder or a single file that a pattern names. When a program is done with one is known by kind; the order in
 which each framework writes was read in its source:

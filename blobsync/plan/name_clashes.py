@@ -1,7 +1,7 @@
 """Names that exclude each other, found before anything is written or deleted.
 
 No file system can have a blob ``t`` beside blobs ``t/...``. blobsync creates no such pair, and shows how
-to resolve one.
+to resolve one; ``survey`` refuses a PATH that is both.
 
 Two names can lead to the same local file through symlinks. With ``dl -> d0`` the two blobs ``dl/g`` and ``d0/g``
 are one local file. A download of both would write it twice; a mirror without ``dl/g`` would delete the file that

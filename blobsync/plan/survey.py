@@ -1,4 +1,4 @@
-"""Lists both ends once and pairs up their files, before anything is decided.
+"""Lists both ends once, and pairs up their files. A PATH that is a file and a folder at once is refused here.
 
 The local side is walked while the first pages of the listing arrive. Files are read for their MD5 only if sizes are
 equal and there is no valid record.
