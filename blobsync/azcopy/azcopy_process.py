@@ -1,4 +1,4 @@
-"""One azcopy process from start to reaped: its messages, its stalls (``engine`` says after how long), its prompts, and stopping it.
+"""One azcopy process from start to reaped: its messages, its prompts, its stalls (``engine`` says how long), its end.
 
 azcopy checks only every two seconds whether it is done, so a caller that knows earlier may say so, and the
 process is ended at once (``AzcopyJob.finished``).

@@ -1,4 +1,4 @@
-"""The SAS of a job's nodes: for which containers, with which rights, and when a running job gets new ones (``jobs.states``)."""
+"""The SAS of a job's nodes: for which containers, with which rights, and when ``jobs.states`` sends new ones."""
 
 from __future__ import annotations
 
