@@ -343,8 +343,7 @@ def leave_out(
     """Remove the files whose names the destination cannot have (``problem`` says why); each is a failure."""
     kept, failures = [], []
     for action in actions:
-        written = written_names(action) if action.action is Action.TRANSFER else ()
-        why = next(filter(None, map(problem, written)), None) if written else None
+        why = next(filter(None, map(problem, written_names(action))), None)
         if why is None:
             kept.append(action)
         else:

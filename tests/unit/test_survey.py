@@ -445,6 +445,13 @@ def test_blobs_that_are_not_data_are_ignored_and_noted(place: Place, name: str) 
     assert list(pairs) == ["a"] and found.source_files == 1 and found.has_hidden is True
 
 
+def test_what_is_not_data_below_the_name_of_a_single_blob_is_noted(place: Place) -> None:
+    for name in ("v", f"v/{UNFINISHED}"):
+        place.store.add(name, b"x")
+    found, pairs = place.look(Route.DOWNLOAD, destination=LocalLocation(place.folder / "file"))
+    assert list(pairs) == [""] and found.has_hidden is True
+
+
 @pytest.mark.parametrize("route", [Route.DOWNLOAD, Route.CROSS_ACCOUNT])
 def test_a_source_blob_with_a_backslash_is_left_out_as_a_failure(place: Place, route: Route) -> None:
     for name in ("v/a", "v/b\\c", "v/d\\e.tmp"):
@@ -722,12 +729,18 @@ def digests_of(body: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     ("size", "etag", "age", "in_blocks"),
-    [(3 << 20, "", 1, True), (2 << 20, "", 1, False), (3 << 20, "0xA", 1, False), (3 << 20, "", 0, False)],
-    ids=["large", "one request", "another version there", "just changed"],
+    [
+        (3 << 20, "", 1, True),
+        (2 << 20, "", 1, False),
+        (3 << 20, "0xA", 1, False),
+        (3 << 20, "", 0, False),
+        (3 << 20, None, 1, False),
+    ],
+    ids=["large", "one request", "another version there", "just changed", "without a journal"],
 )
 @pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
 def test_blocks_are_hashed_where_those_of_the_blob_are_known(
-    place: Place, tmp_path: Path, route: Route, size: int, etag: str, age: int, *, in_blocks: bool
+    place: Place, tmp_path: Path, route: Route, size: int, etag: str | None, age: int, *, in_blocks: bool
 ) -> None:
     body, before = b"a" * size, b"b" * size
     here, there = place.write("a", body), place.store.add("v/a", before)
@@ -736,8 +749,8 @@ def test_blocks_are_hashed_where_those_of_the_blob_are_known(
     changed = max(here.mtime_ns, here.ctime_ns)
     blob = RemoteState(size, there.etag, there.md5)
     pairs = iter([Pair("a", here, blob) if route is Route.UPLOAD else Pair("a", blob, here)])
-    request, now = place.request(route), changed + 2_000_000_000 + age
-    (pair,) = complete(pairs, request.part, place.records, compare_content=False, now_ns=lambda: now, journal=journal)
+    request, now, given = place.request(route), changed + 2_000_000_000 + age, None if etag is None else journal
+    (pair,) = complete(pairs, request.part, place.records, compare_content=False, now_ns=lambda: now, journal=given)
     found = pair.source if route is Route.UPLOAD else pair.destination
     assert isinstance(found, LocalState) and found == replace(here, md5=md5(body))
     assert found.blocks == (digests_of(body)[16:] if in_blocks and route is Route.UPLOAD else b"")
@@ -757,15 +770,38 @@ def test_the_md5_of_a_file_whose_blocks_are_those_of_the_blob_is_the_one_on_reco
     assert pair.source is not None and pair.source.md5 == bytes(16)
 
 
-@pytest.mark.parametrize("fate", ["edited", "gone"])
+class DigestsThatTouch(bytes):
+    """The first look at them, while the file is read, changes its time."""
+
+    file: Path
+
+    def __getitem__(self, at: Any) -> Any:
+        os.utime(self.file, ns=(1, 1))
+        return super().__getitem__(at)
+
+
+class JournalThatTouches(BlockJournal):
+    file: Path
+
+    def digests(self, blob: str, etag: str) -> bytes:
+        found = DigestsThatTouch(super().digests(blob, etag))
+        found.file = self.file
+        return found
+
+
+@pytest.mark.parametrize("fate", ["edited", "gone", "edited while it is read"])
 def test_a_large_file_that_changed_since_its_stat_gets_neither_md5_nor_blocks(
     place: Place, tmp_path: Path, fate: str
 ) -> None:
     body = b"a" * (3 << 20)
     here, there = place.write("a", body), place.store.add("v/a", body)
-    journal = BlockJournal(tmp_path / "unfinished.sqlite")
+    kind = JournalThatTouches if fate == "edited while it is read" else BlockJournal
+    journal = kind(tmp_path / "unfinished.sqlite")
     journal.finish(str(place.store.container.child("v/a")), there.etag, digests_of(body))
-    (place.folder / "a").unlink()
+    if isinstance(journal, JournalThatTouches):
+        journal.file = place.folder / "a"
+    else:
+        (place.folder / "a").unlink()
     if fate == "edited":
         place.write("a", body)
         os.utime(place.folder / "a", ns=(1, 1))
