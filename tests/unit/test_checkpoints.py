@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -25,6 +25,7 @@ from blobsync.keep.checkpoint_sets import (
     pointer_of,
     preferred,
     reach_of,
+    removable,
     seconds_behind,
     set_of,
     sets_in,
@@ -258,6 +259,20 @@ STEPS = [known(f"checkpoint-{step}", step, time=step) for step in range(100, 110
 def test_what_stays(rule: CheckpointRule, stays: tuple[int, ...]) -> None:
     assert [each.step for each in kept(rule, STEPS)] == list(stays)
     assert kept(rule, []) == []
+
+
+@pytest.mark.parametrize(
+    ("verified", "whole", "goes"),
+    [({1000}, (), 8), ((), {900}, 8), ({900}, {900, 1000}, 8), ((), (), 0), ({800}, {800}, 0)],
+)
+def test_old_sets_may_go_while_one_that_stays_is_whole(
+    verified: Collection[int], whole: Collection[int], goes: int
+) -> None:
+    names_of = {f"checkpoint-{step}" for step in verified}
+    gone = removable(
+        replace(HF, keep_last=2), STEPS, names_of, lambda mark: "" if mark.step in whole else "it was damaged"
+    )
+    assert [each.step for each in gone] == list(range(100, 1100, 100))[:goes]
 
 
 def test_the_best_one_stays_and_can_be_asked_for() -> None:
