@@ -310,7 +310,7 @@ class UploadJob(FileJob):
 
     def commit(self) -> Moved:
         read = self._opened.state
-        md5 = read.md5 if self._known and not self._in_one_request else self._whole.digest()
+        md5 = read.md5 if self._known else self._whole.digest()
         assert md5 is not None, "planning hashes the blocks together with the whole"
         if self._info is None:
             self._info = self._put_list(md5)
@@ -394,8 +394,5 @@ class UploadJob(FileJob):
         return written
 
     def _properties(self) -> BlobProperties:
-        kept = self.run.task.part.kept
-        content_type = guess_content_type(self._name)
-        if not any(kept):
-            return BlobProperties(content_type)
-        return BlobProperties(content_type, metadata=metadata_of(os.fstat(self._opened.fd), kept))
+        metadata = metadata_of(os.fstat(self._opened.fd), self.run.task.part.kept)
+        return BlobProperties(guess_content_type(self._name), metadata=metadata)

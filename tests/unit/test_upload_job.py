@@ -17,14 +17,22 @@ import pytest
 
 from blobsync.base.errors import ChecksumError, LocalFileError, PreconditionFailedError, StorageError
 from blobsync.base.file_states import LocalState, RemoteState
-from blobsync.direct.thread_pool import ATTEMPTS, MIB, RunState, Stopped
+from blobsync.direct.thread_pool import ATTEMPTS, MIB, RunState, Stopped, Written
 from blobsync.direct.upload import BLOCKS_DROPPED, BlockIds, BlockSizes, UploadJob, precondition_of
 from blobsync.local.files import SourceFolder
 from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.local.resume_records import BlockJournal
 from blobsync.plan.blocks import BlockMemory, block_size
-from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.protocol import MAX_BLOCKS, BlobInfo, BlobProperties, Precondition, PutOrder, block_id_of
+from blobsync.plan.transfer_plan import FileAction, KeptAttributes
+from blobsync.store.protocol import (
+    MAX_BLOCKS,
+    MAX_PUT_BYTES,
+    BlobInfo,
+    BlobProperties,
+    Precondition,
+    PutOrder,
+    block_id_of,
+)
 from blobsync.transfer.engines import CollectedReport, Moved
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, action, local_state, remote_state, upload
@@ -38,7 +46,7 @@ PIECES = [BODY[:BLOCK], BODY[BLOCK : 2 * BLOCK], BODY[2 * BLOCK :]]
 
 
 class WatchedRun(RunState):
-    """Records the waits and the buffers that were taken."""
+    """Records the waits, the buffers that were taken, and what is about to be written."""
 
     report: CollectedReport
 
@@ -47,6 +55,11 @@ class WatchedRun(RunState):
         super().__init__(upload(place.root, place.store, "p"), CollectedReport(), self.listener_of_it, 1 << 30)
         self.paced: list[int] = []
         self.buffers: list[int] = []
+        self.noted: list[tuple[str, int, bytes | None]] = []
+
+    def about_to_write(self, *files: Written) -> None:
+        super().about_to_write(*files)
+        self.noted += [(action.path, size, md5) for action, size, md5 in files]
 
     def wait_for_rate(self, count: int) -> None:
         super().wait_for_rate(count)
@@ -150,6 +163,7 @@ def test_a_larger_file_goes_in_blocks_named_by_their_content(place: Place) -> No
     job = place.job()
     moved = put(job)
     told_right(place, moved, BODY)
+    assert place.run.noted == [("a.json", SIZE, hashlib.md5(BODY).digest())]
     assert place.asked("put", "put_block") == [BLOCK, BLOCK, 5] == place.run.paced == place.run.buffers
     assert place.asked("block_list") == []
     names = [name for name, _ in place.store.blobs[NAME].blocks]
@@ -414,6 +428,77 @@ def test_an_attempt_after_a_wrong_answer_commits_anew(place: Place) -> None:
     job.start_over()
     told_right(place, put(job), BODY)
     assert len(place.asked("put_block_list")) == 2
+
+
+# -- a service that takes no blocks --------------------------------------------------------------------------------
+
+TAKES_NO_BLOCKS = StorageError("no blocks", status=409, service_code="BlobOperationNotSupported")
+# More than is read at once.
+LARGE = 8 * MIB + 5
+
+
+def refused(place: Place, job: UploadJob) -> UploadJob:
+    """The job before its second attempt."""
+
+    def refuse(request: Request) -> None:
+        if request.operation == "put_block":
+            raise TAKES_NO_BLOCKS
+
+    place.store.before = refuse
+    with pytest.raises(StorageError) as caught:
+        put(job)
+    assert job.worth_another_try(caught.value)
+    job.start_over()
+    for recorded in (place.store.requests, place.run.paced, place.run.buffers):
+        recorded.clear()
+    return job
+
+
+@pytest.mark.parametrize("with_mode", [True, False])
+def test_a_service_that_takes_no_blocks_gets_the_whole_file_in_one_request(place: Place, *, with_mode: bool) -> None:
+    body = random.Random(5).randbytes(LARGE)
+    place.write(body)
+    job = place.job()
+    part = place.run.task.part
+    place.run.task = place.run.task._replace(part=replace(part, kept=KeptAttributes(modes=with_mode)))
+    moved = put(refused(place, job))
+    metadata = {"mode": f"{place.file.stat().st_mode:o}"} if with_mode else {}
+    assert place.store.blobs[NAME].properties.metadata == metadata
+    place.store.blobs[NAME].properties = place.store.blobs[NAME].properties._replace(metadata={})
+    told_right(place, moved, body)
+    assert [each.operation for each in place.store.requests] == ["put"] and place.run.paced == [LARGE]
+    assert place.run.buffers == [8 * MIB, 5]
+    assert place.run.noted == [("a.json", LARGE, hashlib.md5(body).digest())]
+    blob = str(place.store.container.child(NAME))
+    assert place.journal.committed([blob]) == {blob: place.store.blobs[NAME].info.etag}
+
+
+@pytest.mark.parametrize(("when", "sent"), [("read", []), ("put", [SIZE])])
+def test_a_file_that_changes_before_or_while_it_goes_in_one_request_is_a_failure(
+    place: Place, when: str, sent: list[int]
+) -> None:
+    job = refused(place, place.job())
+
+    def change(request: Request) -> None:
+        os.utime(place.file, ns=(1, 1))
+
+    job.open()
+    place.store.before = change
+    if when == "read":
+        os.utime(place.file, ns=(1, 1))
+    with pytest.raises(ChangedWhileReadError):
+        job.piece()
+    job.release()
+    assert place.asked("put") == sent
+
+
+@pytest.mark.parametrize(("size", "seen"), [(MAX_PUT_BYTES, [True, False]), (MAX_PUT_BYTES + 1, [False, False])])
+def test_only_what_one_request_takes_goes_in_one_and_only_once(place: Place, size: int, seen: list[bool]) -> None:
+    os.truncate(place.file, size)
+    job = place.job()
+    job.open()
+    job.release()
+    assert [job.worth_another_try(TAKES_NO_BLOCKS) for _ in seen] == seen
 
 
 # -- an end before the end ----------------------------------------------------------------------------------------
