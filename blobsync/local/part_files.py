@@ -457,17 +457,13 @@ def _names_in(folder: Path) -> list[str]:
 def _size_left(path: str) -> int:
     if not is_own_temporary(os.path.basename(path)):
         return 0
-    try:
+    with suppress(OSError):
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return 0
-    try:
-        is_file = stat.S_ISREG(os.fstat(fd).st_mode)
-        return _blocks(path) if is_file and _is_dead(fd, fcntl.flock, time.time) else 0
-    except OSError:
-        return 0
-    finally:
-        os.close(fd)
+        try:
+            return _blocks(path) if _is_dead(fd, fcntl.flock, time.time) else 0
+        finally:
+            os.close(fd)
+    return 0
 
 
 def _blocks(path: str) -> int:
