@@ -30,7 +30,7 @@ from blobsync.store.protocol import BlobStore
 from blobsync.store.sas import mint_sas
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.conftest import ROOT, Azurite
-from tests.contract.test_engines import NAMES, content, run, succeed, write_tree
+from tests.contract.test_engines import LARGE, NAMES, content, run, succeed, write_tree
 from tests.fakes.tasks import capped, copy, ctrl_c_after, download, moved_by, upload
 from tests.servers.copy_source_proxy import Refusal, copy_source_proxy
 from tests.servers.fault_proxy import Fault, fault_proxy
@@ -205,7 +205,7 @@ def test_every_name_goes_there_and_back(engine: AzcopyEngine, containers: Contai
 
 
 def test_sizes_and_single_files(engine: AzcopyEngine, containers: Containers, tmp_path: Path) -> None:
-    sizes = (0, 1, 4 * MIB, 8 * MIB - 1, 8 * MIB, 8 * MIB + 1, 20 * MIB)
+    sizes = (0, 1, 4 * MIB, 8 * MIB - 1, 8 * MIB, 8 * MIB + 1, LARGE)
     files = {f"s{size}": content(size) for size in sizes}
     write_tree(tmp_path / "source", files)
     store = containers.store("one")
@@ -214,10 +214,10 @@ def test_sizes_and_single_files(engine: AzcopyEngine, containers: Containers, tm
     succeed(engine, whole(download(store, "sizes", tmp_path / "target", sorted(files))))
     assert files_below(tmp_path / "target") == files
 
-    succeed(engine, upload(tmp_path / "source" / f"s{20 * MIB}", store, "one/file*?.bin", [""]))
-    assert containers.clients["one"].download_blob("one/file*?.bin").readall() == files[f"s{20 * MIB}"]
+    succeed(engine, upload(tmp_path / "source" / f"s{LARGE}", store, "one/file*?.bin", [""]))
+    assert containers.clients["one"].download_blob("one/file*?.bin").readall() == files[f"s{LARGE}"]
     succeed(engine, download(store, "one/file*?.bin", tmp_path / "back.bin", [""]))
-    assert (tmp_path / "back.bin").read_bytes() == files[f"s{20 * MIB}"]
+    assert (tmp_path / "back.bin").read_bytes() == files[f"s{LARGE}"]
     assert_state_is_clean(engine)
 
 
@@ -323,7 +323,7 @@ def test_copies_between_accounts(engine: AzcopyEngine, containers: Containers, a
     names = ["é #1", "%41", "a b/c", "zero", "*", "large"]
     client = containers.clients["one"]
     for name in names:
-        body = {"zero": b"", "large": content(20 * MIB)}.get(name, name.encode())
+        body = {"zero": b"", "large": content(LARGE)}.get(name, name.encode())
         settings = ContentSettings(content_type="text/x-test", content_md5=bytearray(hashlib.md5(body).digest()))
         client.upload_blob(f"x/{name}", body, metadata={"k": "v"}, content_settings=settings)
     with copy_source_proxy(azurite.url) as proxy:
@@ -338,7 +338,7 @@ def test_copies_between_accounts(engine: AzcopyEngine, containers: Containers, a
     assert set(containers.md5s("two", "listed")) == {"large"}
     properties = containers.clients["two"].get_blob_client("y/é #1").get_blob_properties()
     assert (properties.content_settings.content_type, properties.metadata) == ("text/x-test", {"k": "v"})
-    assert containers.clients["two"].get_blob_client("single").get_blob_properties().size == 20 * MIB
+    assert containers.clients["two"].get_blob_client("single").get_blob_properties().size == LARGE
 
 
 @pytest.mark.parametrize("kind", ["cannot_verify", "not_implemented"])
@@ -355,7 +355,7 @@ def test_a_block_that_is_damaged_on_a_line_without_tls(
     engine: AzcopyEngine, containers: Containers, azurite: Azurite, tmp_path: Path
 ) -> None:
     """azcopy stores the MD5 of the file, but the service has other bytes, which would go unnoticed."""
-    files = {"large": content(20 * MIB), "small": b"small"}
+    files = {"large": content(LARGE), "small": b"small"}
     write_tree(tmp_path / "source", files)
     with fault_proxy(azurite.url, Fault("flip_up", at=(2,), operations=("put block",), limit=1)) as proxy:
         succeed(engine, upload(tmp_path / "source", containers.store("one", proxy.url), "x"))
@@ -417,12 +417,12 @@ def test_the_job_is_left_as_soon_as_azcopy_has_confirmed_its_end(
 
 
 def slow_upload(containers: Containers, tmp_path: Path) -> MoveTask:
-    write_tree(tmp_path / "source", {"large": content(20 * MIB)})
+    write_tree(tmp_path / "source", {"large": content(LARGE)})
     return capped(upload(tmp_path / "source", containers.store("one"), "x"), 4.0)
 
 
 def slow_download(containers: Containers, tmp_path: Path) -> MoveTask:
-    containers.clients["one"].upload_blob("x/large", content(20 * MIB))
+    containers.clients["one"].upload_blob("x/large", content(LARGE))
     return whole(capped(download(containers.store("one"), "x", tmp_path / "target", ["large"]), 4.0))
 
 
@@ -465,7 +465,7 @@ _CHILD = """
 def test_kill_9_leaves_no_azcopy_and_what_it_left_is_removed(
     engine: AzcopyEngine, containers: Containers, azurite: Azurite, azcopy_path: Path, tmp_path: Path
 ) -> None:
-    containers.clients["one"].upload_blob("x/large", content(20 * MIB))
+    containers.clients["one"].upload_blob("x/large", content(LARGE))
     arguments = [azurite.endpoint("one"), azurite.keys["one"], containers.name, str(azcopy_path), str(tmp_path)]
     child = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(_CHILD), *arguments],

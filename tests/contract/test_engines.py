@@ -32,7 +32,7 @@ from tests.fakes.tasks import RecordingListener, capped, copy, ctrl_c_after, dow
 _MIB = 1024 * 1024
 _BLOCK = 8 * _MIB
 # Several blocks and ranges, of which the last one is short.
-_LARGE = 17 * _MIB
+LARGE = 17 * _MIB
 
 # Around every boundary: empty, one request or two, the largest single request, several blocks.
 SIZES = (0, 1, 4095, 4 * _MIB - 1, 4 * _MIB, 4 * _MIB + 1, _BLOCK, _BLOCK + 1, 16 * _MIB, 16 * _MIB + 1)
@@ -74,11 +74,12 @@ NAMES = (
 
 @cache
 def _random_bytes(seed: int) -> bytes:
-    return random.Random(seed).randbytes(_LARGE)
+    return random.Random(seed).randbytes(LARGE)
 
 
 def content(size: int, seed: int = 7) -> bytes:
-    """Bytes that no shift or swap of blocks leaves equal."""
+    """At most ``LARGE`` bytes that no shift or swap of blocks leaves equal."""
+    assert size <= LARGE
     return _random_bytes(seed)[:size]
 
 
@@ -295,7 +296,7 @@ def fail_at(operation: str, nth: int) -> Callable[[Request], None]:
 @pytest.mark.parametrize("operation", ["put_block", "put_block_list"])
 def test_a_failed_upload_leaves_nothing_under_the_name(direct: DirectEngine, tmp_path: Path, operation: str) -> None:
     store = MemoryStore()
-    write_tree(tmp_path, {"large": content(_LARGE), "small": b"fine"})
+    write_tree(tmp_path, {"large": content(LARGE), "small": b"fine"})
     task = upload(tmp_path, store, "p")
     store.before = fail_at(operation, 1 if operation == "put_block_list" else 2)
     report = run(direct, task)
@@ -303,13 +304,13 @@ def test_a_failed_upload_leaves_nothing_under_the_name(direct: DirectEngine, tmp
     assert set(store.blobs) == {"p/small"}
     store.before = lambda _: None
     succeed(direct, upload(tmp_path, store, "p", ["large"]))
-    assert store.body("p/large") == content(_LARGE)
+    assert store.body("p/large") == content(LARGE)
     assert store.blocks == {}
 
 
 def test_a_failed_download_leaves_nothing_under_the_name(direct: DirectEngine, tmp_path: Path) -> None:
     store = MemoryStore()
-    store.add("p/large", content(_LARGE))
+    store.add("p/large", content(LARGE))
     store.add("p/small", b"fine")
     task = download(store, "p", tmp_path, ["large", "small"])
     store.before = fail_at("get", 3)
@@ -318,7 +319,7 @@ def test_a_failed_download_leaves_nothing_under_the_name(direct: DirectEngine, t
     assert len(found) == 1
     store.before = lambda _: None
     succeed(direct, download(store, "p", tmp_path, ["large"]))
-    assert (tmp_path / "large").read_bytes() == content(_LARGE)
+    assert (tmp_path / "large").read_bytes() == content(LARGE)
 
 
 def test_a_body_that_ends_early_is_never_taken_for_the_file(direct: DirectEngine, tmp_path: Path) -> None:
@@ -330,7 +331,7 @@ def test_a_body_that_ends_early_is_never_taken_for_the_file(direct: DirectEngine
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("size", [5000, _LARGE])
+@pytest.mark.parametrize("size", [5000, LARGE])
 @pytest.mark.parametrize(("times", "arrives"), [(1, True), (1000, False)])
 def test_damaged_bytes_are_fetched_again_or_refused(
     direct: DirectEngine, tmp_path: Path, size: int, times: int, arrives: bool
@@ -349,7 +350,7 @@ def test_damaged_bytes_are_fetched_again_or_refused(
 
 def test_a_file_that_grows_while_it_is_sent_leaves_no_blob(direct: DirectEngine, tmp_path: Path) -> None:
     store = MemoryStore()
-    (tmp_path / "log").write_bytes(content(_LARGE))
+    (tmp_path / "log").write_bytes(content(LARGE))
 
     def grow(request: Request) -> None:
         if request.operation == "put_block":
@@ -389,10 +390,10 @@ def test_an_interrupt_is_quick_and_leaves_nothing_half_done(direct: DirectEngine
     store = MemoryStore()
     gate = threading.Event()
     if way == "up":
-        write_tree(tmp_path, {"large": content(_LARGE)})
+        write_tree(tmp_path, {"large": content(LARGE)})
         task = upload(tmp_path, store, "p")
     else:
-        store.add("p/large", content(_LARGE))
+        store.add("p/large", content(LARGE))
         task = download(store, "p", tmp_path, ["large"])
 
     def hang(request: Request) -> None:
@@ -503,7 +504,7 @@ def test_a_relay_never_holds_more_than_its_bound() -> None:
 
 def test_a_relay_refuses_damaged_bytes() -> None:
     one, two = MemoryStore("one"), MemoryStore("two")
-    one.add("p/a", content(_LARGE))
+    one.add("p/a", content(LARGE))
     one.damage["p/a"] = 1000
     assert only_failure(run(RelayEngine(), copy(one, "p", two, "p", ["a"]))) == "checksum_mismatch"
     assert two.blobs == {}
