@@ -153,10 +153,6 @@ class Backend(Protocol[_Request]):
         """The states of jobs, in order, with few requests; ``UNKNOWN`` for jobs that no longer exist there."""
         ...
 
-    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
-        """Jobs of blobsync that the backend knows, newest first."""
-        ...
-
     def cancel(self, ref: JobRef) -> Outcome:
         """Stop a job. Safe to repeat, also after its end; an unknown one is ``Refused``."""
         ...

@@ -210,7 +210,7 @@ def test_a_plan_is_pure_and_shows_what_would_be_handed_over(place: Place) -> Non
     assert sorted(place.folder.rglob("*")) == before
 
 
-def test_jobs_run_to_their_ends_once_each_and_are_listed(place: Place) -> None:
+def test_jobs_run_to_their_ends_once_each(place: Place) -> None:
     spec, unknown = place.spec("echo", "hello there"), place.spec("echo")
     assert place.backend.locate(unknown) is None
     place.backend.forget(unknown)
@@ -245,11 +245,6 @@ def test_jobs_run_to_their_ends_once_each_and_are_listed(place: Place) -> None:
     assert [info.run_id for info in infos] == [second.run_id, lost.run_id, first.run_id]
     assert infos[1].state is State.UNKNOWN
     assert place.backend.get([]) == ()
-    # Kubernetes knows the second in which a job was made, and no more of its order.
-    listed = [info.run_id for info in place.backend.list() if info.run_id != unprepared.run_id]
-    assert listed[:2] == [second.run_id, first.run_id]
-    assert first.run_id not in [info.run_id for info in place.backend.list(states=(State.FAILED,))]
-    assert list(place.backend.list(limit=0)) == []
     assert place.backend.locate(unknown) is None
     place.backend.cancel(first)
     assert place.backend.get([first])[0].state is State.COMPLETED, "stopping what has ended changes nothing"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -79,10 +79,6 @@ class FakeBackend:
         self._check()
         self.asked += 1
         return tuple(self.jobs.get(ref.run_id, RunInfo(ref.run_id, State.UNKNOWN)) for ref in refs)
-
-    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
-        infos = [info for info in reversed(self.jobs.values()) if not states or info.state in states]
-        yield from infos[:limit]
 
     def cancel(self, ref: JobRef) -> Outcome:
         if self.gone:

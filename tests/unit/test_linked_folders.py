@@ -261,7 +261,7 @@ def test_it_is_reported_before_the_job_is_handed_over_and_by_a_dry_run(tmp_path:
     backend = FakeBackend()
 
     def note(text: str) -> None:
-        assert handed or not list(backend.list())
+        assert handed or not backend.jobs
         said.append(text)
 
     context = JobContext(tmp_path, os.environ, cluster, backends={"eu": backend}, stores={CONTAINER: store}, note=note)

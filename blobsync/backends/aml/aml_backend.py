@@ -71,6 +71,8 @@ if TYPE_CHECKING:
 _ONE_BY_ONE = 4
 # How much of the list is read for them, and for a job that is not in the history.
 _NEWEST = 500
+# How many that have not ended a summary counts.
+_MOST_COUNTED = 100
 _ALL = {"listViewType": "ActiveOnly"}
 _LIST = {**_ALL, "tag": "blobsync"}
 
@@ -196,10 +198,6 @@ class AmlBackend:
                 found[ref.run_id] = self._client.try_call(f"jobs/{run_name(ref.run_id)}") or AmlReply()
         return tuple(self._info(ref.run_id, found[ref.run_id], len(refs) <= _ONE_BY_ONE) for ref in refs)
 
-    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
-        infos = (aml_replies.read_job(body) for body in islice(self._newest(), _NEWEST))
-        yield from islice((info for info in infos if not states or info.state in states), limit)
-
     def recall(self, suffix: str) -> Iterator[tuple[JobSpec, JobRef]]:
         """The workspace's newest jobs whose id ends so, of all users and programs."""
         found: dict[str, AmlReply] = {}
@@ -289,8 +287,10 @@ class AmlBackend:
     # -- the cluster --------------------------------------------------------------------------------------------
 
     def summary(self) -> ClusterSummary:
-        waiting = list(self.list(states=(State.QUEUED, State.PREPARING, State.RUNNING), limit=100))
-        running = sum(info.state is State.RUNNING for info in waiting)
+        states = (aml_replies.read_job(body).state for body in islice(self._newest(), _NEWEST))
+        alive = (state for state in states if state in (State.QUEUED, State.PREPARING, State.RUNNING))
+        waiting = list(islice(alive, _MOST_COUNTED))
+        running = waiting.count(State.RUNNING)
         found = self._nodes()
         counted = f"the jobs are all blobsync jobs in the workspace {self._workspace.workspace_name}"
         return replace(found, jobs_running=running, jobs_queued=len(waiting) - running, notes=(*found.notes, counted))

@@ -7,7 +7,7 @@ nothing behind, and deleting the Job removes all. Jobs are queried by their labe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -117,11 +117,6 @@ class KubernetesBackend:
             found.update((info.run_id, info) for info in _infos(place, jobs, names))
         gone = "the cluster does not know it (any more)"
         return tuple(found.get(ref.run_id) or RunInfo(ref.run_id, State.UNKNOWN, reason=gone) for ref in refs)
-
-    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
-        jobs = [job for job in replies.read_jobs(self._own.ours("Job")) if job.released]
-        infos = _infos(self._own, jobs, ())
-        yield from [info for info in infos if not states or info.state in states][:limit]
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
         return self._logs(ref, lambda pod: True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -29,7 +29,6 @@ from blobsync.jobspec.interactive import HOLDER, entering
 from blobsync.jobspec.node_archive import holder_source
 from blobsync.jobspec.spec import (
     MARK,
-    RUN_ID,
     JobRef,
     JobSpec,
     LogFile,
@@ -166,12 +165,6 @@ class LocalBackend:
     def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
         order = [entry.run_id for entry in LocalQueue(self._queue_dir).entries()]
         return tuple(_info(ref.run_id, self._files(ref.run_id), order) for ref in refs)
-
-    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
-        folders = [path.parent for path in self._runs.glob("*/state.json") if RUN_ID.fullmatch(path.parent.name)]
-        newest = sorted(folders, key=lambda path: (path / "job.json").stat().st_mtime, reverse=True)
-        infos = self.get([JobRef(path.name, path.name, str(path)) for path in newest])
-        yield from [info for info in infos if not states or info.state in states][:limit]
 
     def cancel(self, ref: JobRef) -> Outcome:
         files = self._files(ref.run_id)

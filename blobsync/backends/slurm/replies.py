@@ -92,7 +92,6 @@ class SlurmJob:
     nodes: tuple[str, ...] = ()
     reason: str = ""
     name: str = ""
-    comment: str = ""
     user: str = ""
     gpus: int = 0
     node_count: int = 0
@@ -287,7 +286,6 @@ def _squeue_line(line: str) -> SlurmJob:
         expand_nodes(fields["NodeList"]),
         fields["Reason"],
         fields["Name"],
-        fields["Comment"],
         fields["UserName"],
         count_gpus(fields["tres-per-node"]),
         _number(fields["NumNodes"].split("-")[0]),

@@ -11,7 +11,7 @@ import posixpath
 import re
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -199,29 +199,6 @@ class SlurmBackend:
         running = [number for number, has_begun in zip(marked, answers, strict=True) if has_begun]
         return {**found, **{number: _running(found[number]) for number in running}}
 
-    def _listed(self, found: Mapping[str, slurm_replies.SlurmJob]) -> dict[str, slurm_replies.SlurmJob]:
-        """The same for jobs that nothing is known of but what squeue says."""
-
-        def place_of(number: str) -> str:
-            name = found[number].name
-            task = number.partition("_")[2]
-            inner = f"/task_{task}" if task.isdigit() else ""
-            return f"{self._job_root}/{run_name(name)}{inner}" if RUN_ID.fullmatch(name) else ""
-
-        return self._as_seen(found, place_of)
-
-    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
-        mine = self._listed(slurm_replies.read_squeue(self._squeue("--me")))
-        ours = [
-            job
-            for job in mine.values()
-            if job.comment.startswith((slurm_replies.MARK, slurm_replies.PREPARING_MARK))
-            and _NUMBER.fullmatch(job.job_id)
-        ]
-        newest = sorted(ours, key=lambda job: int(job.job_id), reverse=True)
-        infos = [slurm_replies.as_run_info(job.name, job) for job in newest]
-        yield from [info for info in infos if not states or info.state in states][:limit]
-
     def cancel_task(self, ref: JobRef, number: int) -> Outcome:
         return self._cancel(ref, f"{_number(ref)}_{number}")
 
@@ -283,7 +260,14 @@ class SlurmBackend:
         return slurm_replies.read_summary(nodes, self._squeue().splitlines())
 
     def blame(self) -> Sequence[Holder]:
-        return slurm_replies.read_holders(self._listed(slurm_replies.read_tasks(self._squeue())).values())
+        found = slurm_replies.read_tasks(self._squeue())
+
+        def place_of(number: str) -> str:
+            name, task = found[number].name, number.partition("_")[2]
+            inner = f"/task_{task}" if task.isdigit() else ""
+            return f"{self._job_root}/{run_name(name)}{inner}" if RUN_ID.fullmatch(name) else ""
+
+        return slurm_replies.read_holders(self._as_seen(found, place_of).values())
 
     def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
         place = _place(ref)
