@@ -9,8 +9,8 @@ be long is cut again. Cuts are made of digits and small letters: a service that 
 much, but never too little. What a service lists out of order, or before the name that it was asked for, counts for
 nothing: the first listing goes on in its place.
 
-A range is left where the next one begins: an end that the service heeds (``endBefore``), and listings in Arrow's form,
-are a preview that few accounts have.
+A range is left where the next one begins; a service may stop there by itself (``endBefore``), if that leaves no name
+out however it compares letters.
 """
 
 from __future__ import annotations
@@ -121,6 +121,15 @@ def _gather(runs: SortedRuns, store: BlobStore, prefix: str, names: Sequence[str
 def _between(stretch: _Stretch, cuts: Sequence[str]) -> list[_Stretch]:
     """The parts of a stretch from its first cut on."""
     return [stretch._replace(start=start, end=end) for start, end in zip(cuts, [*cuts[1:], stretch.end], strict=True)]
+
+
+def _is_end_for_all(start: str, end: str) -> bool:
+    """Whether a service that compares without case finds the same names between the two as one that compares bytes:
+    from ``ab3`` to ``ab7``, but not from ``ab3`` to ``abc``, between which ``abX`` is."""
+    at = len(end) - 1
+    first, last = start[at : at + 1], end[at:]
+    are_alike = all(each in digits for each in (first, last)) or all(each in ascii_lowercase for each in (first, last))
+    return bool(first and last) and are_alike and start[:at] == end[:at]
 
 
 def _is_in_order(names: Sequence[str]) -> bool:
@@ -266,7 +275,8 @@ class _ListingThreads:
 
     def _list(self, stretch: _Stretch) -> None:
         prefix, start, end = stretch
-        listing = self._store.list_from(prefix, start) if start else self._store.list_blobs(prefix)
+        stop = end if _is_end_for_all(start, end) else ""
+        listing = self._store.list_from(prefix, start, end=stop) if start else self._store.list_blobs(prefix)
         assert listing is not None
         before, is_ordered, count = "", True, 0
         most = min(_HANDFUL, self._division.long)

@@ -278,10 +278,10 @@ class BlobStore(BlobSource, Protocol):
         """One level below ``prefix``: blobs, and sub-folders as names that end with ``/``."""
         ...
 
-    def list_from(self, prefix: str, start: str, most: int = 0) -> Iterator[BlobInfo] | None:
+    def list_from(self, prefix: str, start: str, most: int = 0, end: str = "") -> Iterator[BlobInfo] | None:
         """As ``list_blobs``, from the name ``start`` on, ``most`` blobs a page; None if there are no such listings.
 
-        A service may refuse it, list all blobs, or compare names without case.
+        A service may refuse it, list all blobs, or compare names without case. It may stop before the name ``end``.
         """
         ...
 

@@ -38,7 +38,7 @@ class ReadOnlyStore:
         """See the protocol; there are none."""
         return None
 
-    def list_from(self, prefix: str, start: str, most: int = 0) -> Iterator[BlobInfo] | None:
+    def list_from(self, prefix: str, start: str, most: int = 0, end: str = "") -> Iterator[BlobInfo] | None:
         """See the protocol; there are none."""
         return None
 

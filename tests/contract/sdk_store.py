@@ -60,7 +60,7 @@ class SdkBlobStore:
     def orders(self) -> None:
         return None
 
-    def list_from(self, prefix: str, start: str, most: int = 0) -> None:
+    def list_from(self, prefix: str, start: str, most: int = 0, end: str = "") -> None:
         return None
 
     def close(self) -> None:

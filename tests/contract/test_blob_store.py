@@ -11,6 +11,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import pytest
 from azure.storage.blob import ContainerClient
@@ -473,15 +474,20 @@ def test_listings_go_on_after_a_page(many: StorageAccount) -> None:
         assert sum(1 for _ in rest.list_blobs("p/")) == 5000
 
 
-def test_a_flat_folder_is_listed_in_ranges_of_names() -> None:
+@pytest.mark.parametrize("arrow", ["no", "refused", "yes"])
+def test_a_flat_folder_is_listed_in_ranges_of_names(arrow: Literal["no", "refused", "yes"]) -> None:
     total = 12_000
-    with listing_server(total, per_folder=total) as url:
+    with listing_server(total, per_folder=total, arrow=arrow) as url:
         key = Secret(base64.b64encode(b"any").decode())
         account = StorageAccount("test.yaml", "acct", "box", f"{url}/acct", account_key=key)
         with connect(account, environ={}) as rest:
-            found = [blob.name for blob in list_wide(rest, "base/", Spill(), Division(5_000))]
-            assert next(rest.list_from("base/", found[-1], 1)).name == found[-1]
-    assert found == [f"base/tree/{name_of(number, total)}" for number in range(total)]
+            found = list(list_wide(rest, "base/", Spill(), Division(5_000)))
+            assert next(rest.list_from("base/", found[-1].name, 1)).name == found[-1].name
+            ends = [blob.name for blob in rest.list_from("base/", found[0].name, end=found[9].name)]
+    assert [blob.name for blob in found] == [f"base/tree/{name_of(number, total)}" for number in range(total)]
+    # The server says so in Arrow's form only, which has no part in the first listing.
+    assert sum(blob.tier_inferred for blob in found) == (7_000 if arrow == "yes" else 0)
+    assert len(ends) == (9 if arrow == "yes" else total)
 
 
 def test_a_listing_may_be_left_early(azurite: Azurite) -> None:

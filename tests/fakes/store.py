@@ -167,14 +167,15 @@ class MemoryStore:
         self._ask("list first", prefix, size=most)
         return [self.blobs[name].info for name in sorted(self.blobs) if name.startswith(prefix)][:most]
 
-    def list_from(self, prefix: str, start: str, most: int = 0) -> Iterator[BlobInfo] | None:
-        return self._from(prefix, start, most) if self.lists_from_names else None
+    def list_from(self, prefix: str, start: str, most: int = 0, end: str = "") -> Iterator[BlobInfo] | None:
+        return self._from(prefix, start, most, end) if self.lists_from_names else None
 
-    def _from(self, prefix: str, start: str, most: int) -> Iterator[BlobInfo]:
+    def _from(self, prefix: str, start: str, most: int, end: str) -> Iterator[BlobInfo]:
         self._ask("list_from", start, size=most)
         # Others write meanwhile.
         blobs = [each.info for each in tuple(self.blobs.values())]
-        yield from sorted(each for each in blobs if each.name.startswith(prefix) and each.name >= start)
+        found = sorted(each for each in blobs if each.name.startswith(prefix) and each.name >= start)
+        yield from (each for each in found if not end or each.name < end)
 
     def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
         folders: set[str] = set()

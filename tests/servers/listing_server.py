@@ -1,7 +1,8 @@
 """A service that lists any number of empty blobs or objects, generated on request, and supports nothing else.
 
 List Blobs with ``prefix``, ``delimiter``, ``marker``, ``maxresults`` and ``startFrom``, 5,000 entries a page:
-https://learn.microsoft.com/rest/api/storageservices/list-blobs. ListObjectsV2 with ``continuation-token``, 1,000 a
+https://learn.microsoft.com/rest/api/storageservices/list-blobs. With ``arrow`` also in that form, then with
+``endBefore``; ``test_blob_store`` has azure-storage-blob read it. ListObjectsV2 with ``continuation-token``, 1,000 a
 page: https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html.
 """
 
@@ -11,16 +12,22 @@ import hashlib
 import threading
 from base64 import b64encode
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
+from io import BytesIO
+from typing import Literal, NamedTuple, TypeVar
 from urllib.parse import parse_qs, urlsplit
+
+import nanoarrow as na
+from nanoarrow.ipc import StreamWriter
 
 PAGE, BUCKET_PAGE = 5_000, 1_000
 PER_FOLDER = 1_000
 FOLDER = "base/tree/"
+ARROW = "application/vnd.apache.arrow.stream"
+_Entry = TypeVar("_Entry")
 _MD5 = b64encode(hashlib.md5(b"").digest()).decode()
 
 
@@ -48,10 +55,11 @@ class Names:
 
 
 class Which(NamedTuple):
-    """The blobs with a prefix, from a name on."""
+    """The blobs with a prefix, from a name on, before another one."""
 
     prefix: str
     start: str = ""
+    end: str = ""
 
 
 def _blob(name: str, number: int) -> str:
@@ -63,6 +71,59 @@ def _blob(name: str, number: int) -> str:
     )
 
 
+class Row(NamedTuple):
+    """A blob in Arrow's form: the types of its columns are those of :data:`COLUMNS`."""
+
+    name: str
+    etag: str | None = None
+    size: int | None = 0
+    md5: str | None = _MD5
+    # Microseconds since 1970.
+    changed: int | None = 1_795_168_800_000_000
+    content_type: str | None = "image/jpeg"
+    blob_type: str | None = "BlockBlob"
+    tier: str | None = "Hot"
+    inferred: bool | None = None
+    resource: str | None = None
+    version: str | None = None
+
+
+COLUMNS = {
+    "Name": na.string(),
+    "Etag": na.string(),
+    "Content-Length": na.uint64(),
+    "Content-MD5": na.string(),
+    "Last-Modified": na.timestamp("us"),
+    "Content-Type": na.string(),
+    "BlobType": na.string(),
+    "AccessTier": na.string(),
+    "AccessTierInferred": na.bool_(),
+    "ResourceType": na.string(),
+    "VersionId": na.string(),
+}
+
+
+def arrow_page(
+    rows: Sequence[Sequence[object]],
+    marker: str = "",
+    columns: Mapping[str, na.Schema] = COLUMNS,
+    last: na.c_array | None = None,
+) -> bytes:
+    """One page of List Blobs in Arrow's form. A column that is an array already, as ``last``, is written as it is."""
+    schema = na.c_schema(na.struct(dict(columns), nullable=False)).modify(metadata={"NextMarker": marker})
+    values = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
+    children = [
+        each[0] if each and hasattr(each[0], "children") else na.c_array(list(each), kind)
+        for each, kind in zip(values, columns.values(), strict=False)
+    ]
+    children += [last] if last is not None else []
+    array = na.c_array_from_buffers(schema, length=len(rows), buffers=[None], children=children)
+    written = BytesIO()
+    with StreamWriter.from_writable(written) as writer:
+        writer.write_stream(array)
+    return written.getvalue()
+
+
 def _object(name: str, number: int) -> str:
     return (
         f"<Contents><Key>{name}</Key><LastModified>2026-11-20T10:00:00.000Z</LastModified>"
@@ -71,14 +132,21 @@ def _object(name: str, number: int) -> str:
 
 
 def _entries(
-    total: int, which: Which, delimiter: str, marker: str, per_folder: int, most: int, entry: Callable[[str, int], str]
-) -> tuple[list[str], list[str], str]:
+    total: int,
+    which: Which,
+    delimiter: str,
+    marker: str,
+    per_folder: int,
+    most: int,
+    entry: Callable[[str, int], _Entry],
+) -> tuple[list[_Entry], list[str], str]:
     """The entries of one page, its folders, and the marker of the next one; ``marker`` is the number of its first."""
     names = Names(total, per_folder)
-    prefix, start = which
+    prefix, start, stop = which
     number, end = names.first(max(prefix, start)), names.first(prefix + "\U0010ffff")
+    end = min(end, names.first(stop)) if stop else end
     number = max(number, int(marker or 0))
-    entries: list[str] = []
+    entries: list[_Entry] = []
     folders: list[str] = []
     while number < end and len(entries) + len(folders) < most:
         name = names[number]
@@ -113,9 +181,22 @@ def bucket_page(total: int, prefix: str, delimiter: str, token: str, per_folder:
     return f'<?xml version="1.0" encoding="UTF-8"?><ListBucketResult>{after}{found}</ListBucketResult>'.encode()
 
 
+def _arrow_listing(total: int, which: Which, marker: str, per_folder: int, most: int) -> bytes:
+    def row(name: str, number: int) -> Row:
+        return Row(name, f"0x8DE{number:012X}", inferred=True)
+
+    rows, _, rest = _entries(total, which, "", marker, per_folder, min(most, PAGE), row)
+    return arrow_page(rows, rest)
+
+
 @contextmanager
-def listing_server(total: int, per_folder: int = PER_FOLDER) -> Iterator[str]:
-    """Run a service with ``total`` blobs, and as many objects in each bucket; yields its URL."""
+def listing_server(
+    total: int, per_folder: int = PER_FOLDER, *, arrow: Literal["no", "refused", "yes"] = "no"
+) -> Iterator[str]:
+    """Run a service with ``total`` blobs, and as many objects in each bucket; yields its URL.
+
+    ``arrow``: asked for it, the service answers in XML, refuses with 400, or has it.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -127,11 +208,27 @@ def listing_server(total: int, per_folder: int = PER_FOLDER) -> Iterator[str]:
                 body = bucket_page(total, prefix, delimiter, query.get("continuation-token", ""), per_folder)
             else:
                 which, most = Which(prefix, query.get("startFrom", "")), int(query.get("maxresults", PAGE))
-                body = page(total, which, delimiter, query.get("marker", ""), per_folder, most)
+                marker = query.get("marker", "")
+                asked = ARROW in self.headers.get("Accept", "") and self.headers["x-ms-version"] >= "2026-10-06"
+                if asked and arrow == "refused":
+                    self.refuse()
+                    return
+                if asked and arrow == "yes":
+                    ended = which._replace(end=query.get("endBefore", ""))
+                    body = _arrow_listing(total, ended, marker, per_folder, most)
+                else:
+                    body = page(total, which, delimiter, marker, per_folder, most)
             self.send_response(200)
+            self.send_header("Content-Type", ARROW if body.startswith(b"\xff") else "application/xml")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def refuse(self) -> None:
+            self.send_response(400)
+            self.send_header("x-ms-error-code", "OperationNotSupportedWithFeatureMissing")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
 
         def do_HEAD(self) -> None:
             self.send_response(404)

@@ -169,17 +169,19 @@ class Ranging(MemoryStore):
         self.lists_from_names = True
         self._how = how
         self._order = order or str
+        self.ends: set[str] = set()
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         return iter(sorted(super().list_blobs(prefix), key=lambda blob: self._order(blob.name)))
 
-    def list_from(self, prefix: str, start: str, most: int = 0) -> Iterator[BlobInfo] | None:
+    def list_from(self, prefix: str, start: str, most: int = 0, end: str = "") -> Iterator[BlobInfo] | None:
         if self._how is None and self._order is str:
-            return super().list_from(prefix, start, most)
+            return super().list_from(prefix, start, most, end)
         blobs = list(self.list_blobs(prefix))
         if self._how is not None:
             return iter(self._how(blobs, start))
-        return (blob for blob in blobs if self._order(blob.name) >= self._order(start))
+        found = [blob for blob in blobs if self._order(blob.name) >= self._order(start)]
+        return (blob for blob in found if not end or self._order(blob.name) < self._order(end))
 
 
 def by_folder(name: str) -> str:
@@ -259,6 +261,23 @@ def test_no_range_begins_with_a_name_of_capitals() -> None:
     store = ranging(*(f"t/IMG_{number:03}" for number in range(100)), "t/img_000", "t/x")
     assert ranges_of(store, Division(40)) == ["t/", "t/i", "t/x"]
     assert ranges_of(ranging(*(f"T/{number:03}" for number in range(100))), Division(40), "T/")[1:3] == ["T/04", "T/05"]
+
+
+class Stopping(Ranging):
+    """Stops before an end that it compares without case."""
+
+    def list_from(self, prefix: str, start: str, most: int = 0, end: str = "") -> Iterator[BlobInfo] | None:
+        self.ends.add(end)
+        found = super().list_from(prefix, start, most)
+        return (blob for blob in found or () if not end or blob.name.lower() < end.lower())
+
+
+def test_a_service_may_stop_where_a_range_ends_unless_it_would_leave_capitals_out() -> None:
+    store = Stopping()
+    for name in (f"t/{first}{number:02}" for first in "37BXadz" for number in range(40)):
+        store.add(name, b"")
+    listed(store, Division(40))
+    assert store.ends >= {"t/7", "t/d", "t/z"}
 
 
 def test_a_range_that_would_be_empty_is_not_listed() -> None:

@@ -38,6 +38,7 @@ from blobsync.store.protocol import (
     PutOrder,
     Sent,
 )
+from blobsync.store.rest import arrow
 from blobsync.store.rest.error_codes import DIRECTORY_THERE, skew_seconds, translate
 from blobsync.store.rest.headers import (
     add_condition,
@@ -353,6 +354,7 @@ class RestBlobStore:
         self._container = container
         self._http = http
         self._put_from_url_works = True
+        self._asks_for_arrow = True
         self._steps = BlobSteps(container, http, crc64)
         self._path, self._error = self._steps.path, self._steps.error
 
@@ -387,9 +389,9 @@ class RestBlobStore:
         """List Blobs, flat. The next page is fetched while the caller works on this one."""
         return self._only_blobs(prefix=prefix)
 
-    def list_from(self, prefix: str, start: str, most: int = 0) -> Iterator[BlobInfo]:
-        """List Blobs with ``startFrom``, flat."""
-        return self._only_blobs(prefix=prefix, startFrom=start, maxresults=str(most or ""))
+    def list_from(self, prefix: str, start: str, most: int = 0, end: str = "") -> Iterator[BlobInfo]:
+        """List Blobs with ``startFrom`` and ``endBefore``, flat, in Arrow's form where the service has it."""
+        return self._only_blobs(prefix=prefix, startFrom=start, maxresults=str(most or ""), endBefore=end)
 
     def first_blobs(self, prefix: str, most: int) -> Sequence[BlobInfo]:
         """List Blobs; a page may have fewer than it was asked for."""
@@ -639,7 +641,7 @@ class RestBlobStore:
     def _list(self, **which: str) -> Iterator[BlobInfo | str]:
         for page in self._pages(**which):
             try:
-                yield from list_page(page)
+                yield from arrow.blobs_of(page) if arrow.is_arrow(page) else list_page(page)
             except BadAnswerError as error:
                 raise StorageError(f"cannot parse the listing of {self._container}: {error}") from error
 
@@ -650,7 +652,8 @@ class RestBlobStore:
         page = self._list_page(query, "")
         markers = Markers()
         while page:
-            marker = self._understood("listing", markers.after, page)
+            after = partial(arrow.marker_after, markers) if arrow.is_arrow(page) else markers.after
+            marker = self._understood("listing", after, page)
             ask = partial(self._list_page, query, marker)
             coming = (ask if "maxresults" in query else Ahead(ask).result) if marker else bytes
             yield page
@@ -664,8 +667,16 @@ class RestBlobStore:
             raise StorageError(f"cannot parse the {what} of {self._container}: {error}") from error
 
     def _list_page(self, query: Mapping[str, str], marker: str) -> bytes:
-        full = {**query, "marker": marker} if marker else query
-        reply = self._http.send("GET", self._http.root, full, _FROM_A_NAME if "startFrom" in query else _NOTHING)
+        full = {**query, "marker": marker} if marker else dict(query)
+        is_from_a_name = "startFrom" in query
+        if is_from_a_name and self._asks_for_arrow:
+            reply = self._http.send("GET", self._http.root, full, arrow.HEADERS)
+            # An account without such listings answers in XML, or refuses.
+            self._asks_for_arrow = reply.status == 200 and arrow.is_readable(reply.body)
+            if reply.status == 200 and (self._asks_for_arrow or not arrow.is_arrow(reply.body)):
+                return reply.body
+        full.pop("endBefore", None)
+        reply = self._http.send("GET", self._http.root, full, _FROM_A_NAME if is_from_a_name else _NOTHING)
         if reply.status != 200:
             raise self._error(reply, "list")
         return reply.body

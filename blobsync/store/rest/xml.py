@@ -173,7 +173,7 @@ def deleted_in(page: bytes) -> list[BlobInfo]:
     """The deleted blobs of a page, and its snapshots, each with the words for it as its version."""
     found = []
     for name, item in _listed(page):
-        time, deletion = (_checked_version(item.findtext(tag)) for tag in ("Snapshot", "DeletionId"))
+        time, deletion = (checked_version(item.findtext(tag)) for tag in ("Snapshot", "DeletionId"))
         words = (DELETED if item.findtext("Deleted") == "true" else "", SNAPSHOT if time else "", time or deletion)
         if any(words) and not item.findtext("VersionId"):
             found.append(_blob(name, item)._replace(version=" ".join(filter(None, words))))
@@ -207,7 +207,7 @@ def _blob(name: str, item: ElementTree.Element) -> BlobInfo:
         # Only entries without data may lack both.
         count = 0 if is_stub and not size else checked_size(size)
         tag = "" if is_stub and not etag else checked_etag(etag)
-        rest.append(_checked_version(item.findtext("VersionId")))
+        rest.append(checked_version(item.findtext("VersionId")))
         return _listed_blob(name, count, tag, decode_md5(md5), *rest, is_stub=is_stub)
     except BadAnswerError as error:
         raise BadAnswerError(f"the blob {name!a}: {error}") from error
@@ -232,7 +232,8 @@ def _listed_blob(
     return BlobInfo(name, size, etag, md5, checked_date(date), *place, version=version or "")
 
 
-def _checked_version(version: str | None) -> str:
+def checked_version(version: str | None) -> str:
+    """The name of a version, empty without one; raises ``BadAnswerError`` for an invalid one."""
     if version and not _VERSION.fullmatch(version):
         raise BadAnswerError("its version has an invalid form")
     return version or ""
