@@ -1,14 +1,14 @@
 """Parses the XML bodies of the Blob service, which are not trusted.
 
 https://learn.microsoft.com/rest/api/storageservices/list-blobs. The work is done by expat inside ElementTree, and by
-regular expressions where entries repeat each other: a listed blob takes 5 µs of CPU, with ElementTree alone 10 to
+regular expressions where entries repeat each other: a listed blob takes 3 µs of CPU, with ElementTree alone 10 to
 22, with azure-storage-blob 180.
 """
 
 from __future__ import annotations
 
-import binascii
 import re
+from binascii import a2b_base64
 from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -202,34 +202,16 @@ def _blob(name: str, item: ElementTree.Element) -> BlobInfo:
     found = {} if properties is None else {element.tag: element.text for element in properties}
     metadata = item.find("Metadata")
     is_stub = found.get("ResourceType") == "directory" or (metadata is not None and _marks_folder(metadata))
-    size, etag, md5, *rest = map(found.get, _PROPERTIES)
+    size, etag, md5, date, tier, content_type, kind, inferred = map(found.get, _PROPERTIES)
     try:
         # Only entries without data may lack both.
         count = 0 if is_stub and not size else checked_size(size)
         tag = "" if is_stub and not etag else checked_etag(etag)
-        rest.append(checked_version(item.findtext("VersionId")))
-        return _listed_blob(name, count, tag, decode_md5(md5), *rest, is_stub=is_stub)
+        version = checked_version(item.findtext("VersionId"))
+        place = (tier or None, content_type or None, kind or "BlockBlob", is_stub, inferred == "true")
+        return BlobInfo(name, count, tag, decode_md5(md5), checked_date(date), *place, version=version)
     except BadAnswerError as error:
         raise BadAnswerError(f"the blob {name!a}: {error}") from error
-
-
-def _listed_blob(
-    name: str,
-    size: int,
-    etag: str,
-    md5: bytes | None,
-    date: str | None,
-    tier: str | None,
-    content_type: str | None,
-    blob_type: str | None,
-    inferred: str | None,
-    version: str | None,
-    *,
-    is_stub: bool = False,
-) -> BlobInfo:
-    kind, of_account = blob_type or "BlockBlob", inferred == "true"
-    place = (tier or None, content_type or None, kind, is_stub, of_account)
-    return BlobInfo(name, size, etag, md5, checked_date(date), *place, version=version or "")
 
 
 def checked_version(version: str | None) -> str:
@@ -247,32 +229,51 @@ def _blobs_by_form(page: bytes) -> list[BlobInfo] | None:
     values without markup, references and control characters.
     """
     try:
-        *blobs, tail = page.decode("utf-8-sig").split("</Blob>")
+        # One text: to cut a page of megabytes takes as long as to search it.
+        text = page.decode("utf-8-sig")
     except UnicodeDecodeError:
         return None
-    head, opened, first = blobs[0].partition("<Blobs>") if blobs else ("", "", "")
-    if not _is_frame(head + opened, tail):
+    at, end = text.find("<Blobs>") + len("<Blobs>"), text.rfind("</Blobs>")
+    if not len("<Blobs>") <= at <= end or not _is_frame(text[:at], text[end:]):
         return None
-    blobs[0] = first
     forms: list[re.Pattern[str]] = []
     found: list[BlobInfo] = []
-    for blob in blobs:
+    while at < end:
+        begin = at
         for form in forms:
-            if match := form.fullmatch(blob):
-                name, size, etag, md5, *rest = match.group(*_GROUPS)
-                found.append(_listed_blob(name, int(size), etag, binascii.a2b_base64(md5) if md5 else None, *rest))
-                break
-        else:
-            if not blob.startswith("<Blob>"):
-                return None
-            try:
-                item = ElementTree.fromstring(f"{blob}</Blob>")
-            except (ElementTree.ParseError, ValueError):
-                return None
-            found.append(_blob(_name(item), item))
-            if len(forms) < _MOST_FORMS and len(blob) < _LARGE_BLOB and (learned := _form(item)) is not None:
-                forms.append(learned)
+            while match := form.match(text, at, end):
+                at = match.end()
+                found.append(_blob_of_form(*match.group(*_GROUPS)))
+        if at > begin:
+            continue
+        at = text.find("</Blob>", begin, end) + len("</Blob>")
+        if at < begin or not text.startswith("<Blob>", begin):
+            return None
+        try:
+            item = ElementTree.fromstring(text[begin:at])
+        except (ElementTree.ParseError, ValueError):
+            return None
+        found.append(_blob(_name(item), item))
+        if len(forms) < _MOST_FORMS and at - begin < _LARGE_BLOB and (learned := _form(item)) is not None:
+            forms.append(learned)
     return found
+
+
+def _blob_of_form(
+    name: str,
+    size: str,
+    etag: str,
+    md5: str | None,
+    date: str | None,
+    tier: str | None,
+    content_type: str | None,
+    kind: str | None,
+    inferred: str | None,
+    version: str | None,
+) -> BlobInfo:
+    digest, changed = a2b_base64(md5) if md5 else None, parse_http_date(date) if date else 0.0
+    place = (tier or None, content_type or None, kind or "BlockBlob", False, inferred == "true", "", None)
+    return BlobInfo(name, int(size), etag, digest, changed, *place, version or "")
 
 
 def _is_frame(head: str, tail: str) -> bool:
@@ -287,12 +288,12 @@ def _is_frame(head: str, tail: str) -> bool:
 
 
 def _form(item: ElementTree.Element) -> re.Pattern[str] | None:
-    """The expression for blobs with the elements of this one, without ``</Blob>``; None if they need the parser."""
+    """The expression for blobs with the elements of this one; None if they need the parser."""
     expression = _element_form(item, None)
     if expression is None or "<value0>" not in expression or "<value1>" not in expression:
         return None
     missing = (f"(?P<{group}>(?!))?" for group in _GROUPS if f"(?P<{group}>" not in expression)
-    return re.compile(f"{expression.removesuffix('</Blob>')}{''.join(missing)}")
+    return re.compile(f"{expression}{''.join(missing)}")
 
 
 def _element_form(element: ElementTree.Element, parent: str | None) -> str | None:
@@ -390,8 +391,8 @@ def decode_md5(text: str | None) -> bytes | None:
     if not text or len(text) != _MD5_CHARS:
         return None
     try:
-        digest = binascii.a2b_base64(text)
-    except (binascii.Error, ValueError):
+        digest = a2b_base64(text)
+    except ValueError:
         return None
     return digest if len(digest) == 16 else None
 
