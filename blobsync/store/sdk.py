@@ -29,8 +29,9 @@ from blobsync.base.errors import StorageError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import Secret
 from blobsync.store.rest.error_codes import Answer, translate
-from blobsync.store.rest.http import API_VERSION, BlobHttp, Reply
+from blobsync.store.rest.http import API_VERSION, BlobHttp, answer_of
 from blobsync.store.rest.request_signing import BearerSigner, SasSigner, SharedKeySigner, Signer
+from blobsync.store.rest.transport import Response
 from blobsync.store.sas_token import DelegationKey
 
 # The maximum of blobs in one request: https://learn.microsoft.com/rest/api/storageservices/blob-batch
@@ -154,14 +155,14 @@ class _Carrier(HttpTransport[HttpRequest, HttpResponse]):
         assert body is None or isinstance(body, bytes), "none of these requests is a form"
         reply = self._http.send(request.method, f"{parts.path}?{parts.query}", {}, headers, body)
         if reply.status not in _GOOD:
-            raise _RefusedError(reply.answer())
+            raise _RefusedError(answer_of(reply))
         return _Answer(request, reply)
 
 
 class _Answer(HttpResponse):
-    """Adapts a ``Reply`` to the SDK's interface."""
+    """Adapts a response to the SDK's interface."""
 
-    def __init__(self, request: HttpRequest, reply: Reply) -> None:
+    def __init__(self, request: HttpRequest, reply: Response) -> None:
         super().__init__(request, None)
         self._reply = reply
         self.status_code = reply.status

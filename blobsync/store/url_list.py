@@ -34,6 +34,7 @@ from blobsync.store.rest.proxies import origin_of
 from blobsync.store.rest.transport import (
     CERTIFICATE_HINT,
     UNTRUSTED_CERTIFICATE,
+    HttpRequest,
     Response,
     Timeouts,
     Transport,
@@ -197,9 +198,8 @@ class UrlListStore(SourceStore):
             parts = urlsplit(url)
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             try:
-                reply = self._transport(url).exchange(
-                    method, target, {**headers, "Accept-Encoding": "identity", "Host": parts.netloc}, None
-                )
+                fields = {**headers, "Accept-Encoding": "identity", "Host": parts.netloc}
+                reply = self._transport(url).exchange(HttpRequest(method, target, fields))
             except TransportError as error:
                 raise self._unreachable(name, url, error) from error
             if reply.status not in (301, 302, 303, 307, 308):

@@ -32,8 +32,8 @@ _DATA = Path(__file__).resolve().parents[1] / "data" / "transcripts"
 
 
 class CannedResponse:
-    resent = False
-    body: bytes | None = None
+    attempts = 1
+    body = b""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.status, self.headers = status, headers
@@ -54,7 +54,7 @@ class Canned(BlobHttp):
     def _exchange(self, attempt: HttpRequest, sent: Sent | None) -> CannedResponse:
         shown = b"" if attempt.method == "HEAD" else self.content
         response = CannedResponse(self.status, Headers(list(self.fields.items())), shown)
-        response.body = shown if attempt.most else None
+        response.body = shown if attempt.most else b""
         return response
 
     def resumes(self, failures: int) -> bool:

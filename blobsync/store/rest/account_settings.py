@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.store.account_features import MOST_DAYS, AccountFeatures
-from blobsync.store.rest.http import BlobHttp, Reply
+from blobsync.store.rest.http import BlobHttp
+from blobsync.store.rest.transport import Response
 from blobsync.store.rest.xml import BadAnswerError, kept_days, newest_has_version
 
 _T = TypeVar("_T")
@@ -50,17 +51,17 @@ def _targets(http: BlobHttp) -> list[tuple[str, Mapping[str, str]]]:
     ]
 
 
-def _flag(reply: Reply, name: str) -> bool | None:
+def _flag(reply: Response, name: str) -> bool | None:
     return {"true": True, "false": False}.get(reply.headers.get(name, "").lower()) if reply.status == 200 else None
 
 
-def _is_immutable(container: Reply) -> bool | None:
+def _is_immutable(container: Response) -> bool | None:
     kinds = ("x-ms-has-immutability-policy", "x-ms-has-legal-hold", "x-ms-immutable-storage-with-versioning-enabled")
     found = [_flag(container, name) for name in kinds]
     return True if True in found else None if found[0] is None else False
 
 
-def _read(reply: Reply, read: Callable[[bytes], _T | None]) -> _T | None:
+def _read(reply: Response, read: Callable[[bytes], _T | None]) -> _T | None:
     try:
         return read(reply.body) if reply.status == 200 else None
     except BadAnswerError:

@@ -80,8 +80,9 @@ class CurlHandle:
         if origin.guard is not None:
             _guard(self.easy, origin.guard, timeouts, self._refusals)
 
-    def load(self, method: str, target: str, headers: Mapping[str, str], body: bytes | FileBody | None) -> None:
+    def load(self, request: HttpRequest) -> None:
         """Set up one request. Raises ``StorageError`` for a header that cannot be sent."""
+        method, target, headers, body, _ = request
         assert not isinstance(body, FileBody), "libcurl is given bodies as a whole"
         self.lines.clear()
         self.pieces.clear()
@@ -121,14 +122,14 @@ class CurlHandle:
         text = b"".join(self.lines).decode("latin-1")
         return status, Headers(text=text[text.find("\n", text.rfind("\nHTTP/") + 1) + 1 :])
 
-    def was_resent(self) -> bool:
-        """Whether the request may have been sent twice; call once for each exchange.
+    def attempts(self) -> int:
+        """How often the request may have been sent; call once for each exchange.
 
         libcurl itself replaces a dead connection, on which it may already have sent the request.
         """
         again = self._used and self.easy.getinfo(pycurl.NUM_CONNECTS) > 0
         self._used = True
-        return again
+        return 1 + again
 
     def moved(self) -> int:
         """Bytes of the body sent so far."""
@@ -298,11 +299,11 @@ class CurlExchanges:
         self._multi.setopt(pycurl.M_MAXCONNECTS, POOL_SIZE)
         self._look_again = 0.0
 
-    def begin(self, key: object, attempt: HttpRequest) -> None:
+    def begin(self, key: object, request: HttpRequest) -> None:
         """See the protocol."""
         handle = self._idle.pop() if self._idle else CurlHandle(self._origin, self._timeouts)
-        handle.load(attempt.method, attempt.target, attempt.headers, attempt.body)
-        handle.easy.setopt(pycurl.MAXFILESIZE, attempt.most)
+        handle.load(request)
+        handle.easy.setopt(pycurl.MAXFILESIZE, request.most)
         self._under_way[handle.easy] = _Exchange(key, handle, time.monotonic() + self._timeouts.read)
         self._multi.add_handle(handle.easy)
 
@@ -348,7 +349,7 @@ class CurlExchanges:
         if head is None:
             return exchange.key, TransportError(Trouble.BROKEN)
         body = handle.pieces[0] if len(handle.pieces) == 1 else b"".join(handle.pieces)
-        return exchange.key, WholeResponse(*head, body, resent=handle.was_resent())
+        return exchange.key, WholeResponse(*head, body, handle.attempts())
 
     def _stalled(self) -> list[tuple[object, Response | TransportError]]:
         """Exchanges without progress for too long."""
@@ -395,22 +396,16 @@ class CurlTransport:
         # Reuse the last used one first: servers close idle connections.
         self._idle: list[_Line] = []
 
-    def exchange(
-        self,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        body: bytes | FileBody | None,
-        sent: Sent | None = None,
-    ) -> CurlResponse:
+    def exchange(self, request: HttpRequest, sent: Sent | None = None) -> CurlResponse:
         """See the protocol."""
+        reports = request.body is not None and len(request.body) > _SMALL_BODY
         try:
             line = self._idle.pop()
         except IndexError:
             line = _Line(self._origin, self._timeouts, self._closing)
         try:
-            line.send(method, target, headers, body)
-            status, found = line.await_headers(sent if body is not None and len(body) > _SMALL_BODY else None)
+            line.send(request)
+            status, found = line.await_headers(sent if reports else None)
         except BaseException:
             line.cut()
             raise
@@ -443,8 +438,7 @@ class CurlResponse:
         self._line: _Line | None = line
         self.status = status
         self.headers: Mapping[str, str] = headers
-        self.resent = line.resent
-        self.body: bytes | None = None
+        self.attempts, self.body = line.attempts, b""
 
     def read(self, limit: int) -> bytes:
         """See the protocol."""
@@ -479,14 +473,14 @@ class _Line:
         self._closing = closing
         self._running = False
         self._failure: TransportError | None = None
-        self.resent = False
+        self.attempts = 1
         self._multi = pycurl.CurlMulti()
         self._handle = CurlHandle(origin, timeouts)
 
-    def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | FileBody | None) -> None:
+    def send(self, request: HttpRequest) -> None:
         """Start the exchange."""
         self._failure = None
-        self._handle.load(method, target, headers, body)
+        self._handle.load(request)
         self._multi.add_handle(self._handle.easy)
         self._running = True
 
@@ -496,7 +490,7 @@ class _Line:
             if not self._running:
                 raise self._failure or TransportError(Trouble.BROKEN)
             self._wait(sent)
-        self.resent = self._handle.was_resent()
+        self.attempts = self._handle.attempts()
         return head
 
     def read(self, limit: int) -> bytes:

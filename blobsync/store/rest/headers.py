@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from blobsync.base.errors import ChecksumError, StorageError
 from blobsync.base.redaction import SasToken
 from blobsync.store.protocol import BlobInfo, BlobProperties, CopiedBlob, Precondition
-from blobsync.store.rest.http import Reply
+from blobsync.store.rest.transport import Response
 from blobsync.store.rest.xml import BadAnswerError, checked_date, checked_etag, checked_size, decode_md5
 
 # Field of BlobProperties, header that sets it, header that shows it.
@@ -25,24 +25,21 @@ _PROPERTY_HEADERS = (
 _IN_BETWEEN = "a proxy or cache on the way to the service gives wrong answers: NO_PROXY names hosts to reach without it"
 
 
-def read_info(name: str, reply: Reply) -> BlobInfo:
-    """The whole blob's properties in a response to Get Blob, also if that has only a range of it."""
-    headers = reply.headers
-    if reply.status == 206:
-        # For a range, Content-MD5 would be that of the range.
-        total = (headers.get("Content-Range") or "").rpartition("/")[2]
-        return info(name, headers, total, decode_md5(headers.get("x-ms-blob-content-md5")))
-    return whole_info(name, headers)
-
-
-def read_asked(name: str, reply: Reply, start: int, etag: str | None) -> BlobInfo:
-    """As :func:`read_info`, for a response that must begin at byte ``start``, of version ``etag`` if given.
+def read_asked(name: str, reply: Response, start: int, etag: str | None) -> BlobInfo:
+    """The whole blob's properties in a response to Get Blob that must begin at byte ``start``, of version ``etag`` if
+    given.
 
     Raises ``ChecksumError`` if it does not, as from a cache or from a proxy that does not know ``x-ms-range``: not
     every blob has an MD5 that would show it.
     """
-    found = read_info(name, reply)
-    first = (reply.headers.get("Content-Range") or "").partition("-")[0] if reply.status == 206 else "bytes 0"
+    headers, first = reply.headers, "bytes 0"
+    if reply.status == 206:
+        # For a range, Content-MD5 would be that of the range.
+        place, _, total = (headers.get("Content-Range") or "").rpartition("/")
+        found = info(name, headers, total, decode_md5(headers.get("x-ms-blob-content-md5")))
+        first = place.partition("-")[0]
+    else:
+        found = whole_info(name, headers)
     if first != f"bytes {start}":
         raise ChecksumError(f"{name}: the answer does not begin at byte {start:,}", hint=_IN_BETWEEN, path=name)
     if etag not in (None, found.etag):
@@ -50,7 +47,7 @@ def read_asked(name: str, reply: Reply, start: int, etag: str | None) -> BlobInf
     return found
 
 
-def demand_version(name: str, reply: Reply, etag: str) -> None:
+def demand_version(name: str, reply: Response, etag: str) -> None:
     """As :func:`read_asked`, for the whole of a blob of which only the bytes matter. Raises ``StorageError`` for an
     invalid ETag."""
     try:

@@ -46,7 +46,7 @@ from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import FileBody, Order, Sent
 from blobsync.store.rest.error_codes import Answer
 from blobsync.store.rest.proxies import origin_of
-from blobsync.store.rest.request_signing import SignedAlready, Signer
+from blobsync.store.rest.request_signing import Signer
 from blobsync.store.rest.retries import (
     BUSY_STATUS,
     Failures,
@@ -203,33 +203,14 @@ _SHORT_OUTAGE = 1.0
 _SHORT_TIMEOUTS = Timeouts(connect=3.0, read=3.0)
 
 
-class Reply:
-    """A response of the service. ``attempts`` above 1: an earlier attempt may have taken effect."""
-
-    __slots__ = ("attempts", "headers", "response", "status")
-
-    def __init__(self, response: Response, attempts: int) -> None:
-        self.status = response.status
-        self.response = response
-        self.attempts = attempts
-        self.headers = response.headers
-
-    @property
-    def body(self) -> bytes:
-        """The whole body; for a streamed reply, the rest of it."""
-        if self.response.body is None:
-            self.response.body = _whole_body(self.response)
-        return self.response.body
-
-    def answer(self) -> Answer:
-        """The reply as an argument for ``rest.error_codes``; ends a streamed one."""
-        try:
-            body = self.body
-        except TransportError:
-            # Without the body, the status and a header contain the reason.
-            body = b""
-        self.response.close()
-        return Answer(self.status, {name.lower(): value for name, value in self.headers.items()}, body)
+def answer_of(response: Response) -> Answer:
+    """A response as an argument for ``rest.error_codes``; ends a streamed one."""
+    body = response.body
+    # Without the body, the status and a header contain the reason.
+    with suppress(TransportError):
+        body = body or _whole_body(response)
+    response.close()
+    return Answer(response.status, {name.lower(): value for name, value in response.headers.items()}, body)
 
 
 class BlobHttp:
@@ -298,10 +279,10 @@ class BlobHttp:
         *,
         stream: bool = False,
         retry_bare_500: bool = True,
-    ) -> Reply:
+    ) -> Response:
         """Send a request, with retries, and return the final response.
 
-        ``path`` is percent-encoded. With ``stream`` the body is left unread in ``Reply.response``.
+        ``path`` is percent-encoded. With ``stream`` the body is left unread.
         ``retry_bare_500`` False does not retry a 500 without an error code: Azure always sends a code,
         emulators omit it for unsupported requests.
         Raises ``StorageUnreachableError`` when no answer comes.
@@ -345,7 +326,7 @@ class BlobHttp:
         *,
         most: int = MAX_BODY,
         retry_bare_500: bool = True,
-    ) -> Steps[Reply]:
+    ) -> Steps[Response]:
         """See :meth:`send`; ``most`` is the limit of the response's body in bytes; with 0 it is left unread."""
         failures = Failures(self._retry, self._host_state)
         while True:
@@ -355,7 +336,7 @@ class BlobHttp:
             attempt = self._attempt(method, path, query, headers, body, most)
             try:
                 self.requests[_kind_of(method, query)] += 1
-                response = yield attempt
+                response: Response = yield attempt
             except TransportError as error:
                 if error.trouble in (Trouble.TOO_LARGE, Trouble.NOT_TRUSTED):
                     raise _too_large(most) if error.trouble is Trouble.TOO_LARGE else self._untrusted(error) from error
@@ -372,7 +353,8 @@ class BlobHttp:
                     self._host_state.answered()
                 refused = status == 401 and failures.tries == 0 and self.signer.renew()
                 if not refused and (not again or failures.is_last(SERVICE_BUSY)):
-                    return Reply(response, failures.tries + (not again) + response.resent)
+                    response.attempts += failures.tries - again
+                    return response
                 failures.tries += refused
                 failures.trouble = None
                 self.throttled += status in BUSY_STATUS
@@ -405,7 +387,7 @@ class BlobHttp:
             # libcurl is given bodies as a whole.
             transport = self._transport_of_files()
             self._older.append(transport)
-        response = transport.exchange(attempt.method, attempt.target, attempt.headers, attempt.body, sent)
+        response = transport.exchange(attempt, sent)
         if attempt.most:
             response.body = _whole_body(response, attempt.most)
         return response
@@ -422,9 +404,9 @@ class BlobHttp:
         """The error of requests that :meth:`close` ends."""
         return StorageUnreachableError(f"the connection to {self._account} was closed")
 
-    def pause(self, failures: int, asked: str | None = None) -> None:
+    def pause(self, failures: int) -> None:
         """Wait before the next try; raises ``StorageUnreachableError`` when the store is closed meanwhile."""
-        self._sleep(self._retry.wait(failures, asked))
+        self._sleep(self._retry.wait(failures, None))
 
     def resumes(self, failures: int) -> bool:
         """Whether to resume a body that broke ``failures`` times in a row."""
@@ -433,7 +415,7 @@ class BlobHttp:
     def for_signed_requests(self) -> BlobHttp:
         """A client with the same connections, retries and end, for requests that are already signed."""
         http = copy.copy(self)
-        http.signer = SignedAlready()
+        http.signer = Signer()
         return http
 
     def fail_soon(self) -> None:

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Protocol
 from urllib.parse import quote
 
 from blobsync.base.errors import CredentialError
@@ -42,8 +41,8 @@ _SIGNED_HEADERS = (
 )
 
 
-class Signer(Protocol):
-    """Adds the credential to a request."""
+class Signer:
+    """Adds the credential to a request; this one adds none, for requests that are already signed."""
 
     def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
         """Complete ``headers`` in place; return the query string, without ``?``.
@@ -51,18 +50,18 @@ class Signer(Protocol):
         ``path`` is percent-encoded as it will be sent; ``query`` values are not encoded yet.
         ``headers`` must hold Content-Length where there is a body.
         """
-        ...
+        return encode_query(query)
 
     def renew(self) -> bool:
         """Forget a credential that the service refused; True if a new one may work."""
-        ...
+        return False
 
     def ended(self) -> bool:
         """Whether the credential is known to have expired."""
-        ...
+        return False
 
 
-class SharedKeySigner:
+class SharedKeySigner(Signer):
     """Account key: an HMAC over the request; the key itself is never sent."""
 
     def __init__(self, account: str, key: Secret, *, clock: Callable[[], float] = time.time) -> None:
@@ -84,14 +83,8 @@ class SharedKeySigner:
         headers["Authorization"] = f"SharedKey {self.account}:{binascii.b2a_base64(digest, newline=False).decode()}"
         return encode_query(query) if query else ""
 
-    def renew(self) -> bool:
-        return False
 
-    def ended(self) -> bool:
-        return False
-
-
-class SasSigner:
+class SasSigner(Signer):
     """SAS token: appended to the query only when a request is sent, never stored."""
 
     def __init__(self, token: SasToken, *, clock: Callable[[], float] = time.time) -> None:
@@ -102,15 +95,12 @@ class SasSigner:
         own = encode_query(query)
         return f"{own}&{self.token.reveal()}" if own else self.token.reveal()
 
-    def renew(self) -> bool:
-        return False
-
     def ended(self) -> bool:
         ends = self.token.expires_at
         return ends is not None and ends.timestamp() <= self._clock()
 
 
-class BearerSigner:
+class BearerSigner(Signer):
     """Identity: an OAuth token from ``provider``, which returns its text and expiry (seconds since 1970)."""
 
     def __init__(self, provider: Callable[[], tuple[Secret, float]], *, clock: Callable[[], float] = time.time) -> None:
@@ -130,28 +120,12 @@ class BearerSigner:
             self._token = None
         return True
 
-    def ended(self) -> bool:
-        return False
-
     def current(self) -> tuple[Secret, float]:
         """A token that does not expire during a request, and its expiry."""
         with self._lock:
             if self._token is None or self._clock() > self._ends - RENEW_SECONDS_BEFORE:
                 self._token, self._ends = self._provider()
             return self._token, self._ends
-
-
-class SignedAlready:
-    """For requests that are already signed."""
-
-    def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
-        return encode_query(query)
-
-    def renew(self) -> bool:
-        return False
-
-    def ended(self) -> bool:
-        return False
 
 
 def shared_key_string_to_sign(

@@ -51,7 +51,7 @@ from blobsync.store.rest.headers import (
     with_sas,
     written,
 )
-from blobsync.store.rest.http import BlobHttp, Reply, SideBySide, Steps
+from blobsync.store.rest.http import BlobHttp, SideBySide, Steps, answer_of
 from blobsync.store.rest.transport import Response, TransportError
 from blobsync.store.rest.xml import (
     BadAnswerError,
@@ -62,7 +62,6 @@ from blobsync.store.rest.xml import (
     deleted_in,
     list_page,
     names_without_content,
-    next_marker,
 )
 from blobsync.store.sas_token import DelegationKey
 
@@ -77,7 +76,7 @@ class RestBlobReader:
 
     def __init__(
         self,
-        get: Callable[[str, int, int | None, str | None], Reply],
+        get: Callable[[str, int, int | None, str | None], Response],
         name: str,
         start: int,
         length: int | None,
@@ -89,15 +88,15 @@ class RestBlobReader:
         self._http = http
         self._at = start
         try:
-            reply, self._info = self._ask(None if length is None else start + length, etag)
+            response, self._info = self._ask(None if length is None else start + length, etag)
         except StorageError as error:
             # 416: an empty blob has no valid range, not even one that starts at 0.
             if error.status != 416 or start:
                 raise
-            reply, self._info = self._ask(None, etag)
-        self._headers = reply.headers
+            response, self._info = self._ask(None, etag)
+        self._headers = response.headers
         self._end = self._info.size if length is None else min(self._info.size, start + length)
-        self._response: Response | None = reply.response
+        self._response: Response | None = response
 
     @property
     def info(self) -> BlobInfo:
@@ -128,7 +127,7 @@ class RestBlobReader:
             broken: Exception | None = None
             try:
                 if self._response is None:
-                    self._response = self._ask(self._end, self._info.etag)[0].response
+                    self._response = self._ask(self._end, self._info.etag)[0]
                 piece = self._response.read(min(limit, self._end - self._at))
                 if piece:
                     self._at += len(piece)
@@ -148,13 +147,13 @@ class RestBlobReader:
             self._http.pause(failures)
         return b""
 
-    def _ask(self, end: int | None, etag: str | None) -> tuple[Reply, BlobInfo]:
+    def _ask(self, end: int | None, etag: str | None) -> tuple[Response, BlobInfo]:
         """Request the rest of the blob."""
         reply = self._get(self._name, self._at, end, etag)
         try:
             return reply, read_asked(self._name, reply, self._at, etag)
         except BaseException:
-            reply.response.close()
+            reply.close()
             raise
 
 
@@ -174,10 +173,10 @@ class BlobSteps:
         self._making = threading.Lock()
         self._checks: BlockChecks | None = None
 
-    def error(self, reply: Reply, what: str, name: str = "", *, copying: bool = False) -> BlobsyncError:
+    def error(self, reply: Response, what: str, name: str = "", *, copying: bool = False) -> BlobsyncError:
         """The error for an unexpected response."""
         return translate(
-            reply.answer(),
+            answer_of(reply),
             what,
             self._container,
             name,
@@ -248,7 +247,7 @@ class BlobSteps:
         if reply.status != 201:
             raise self.error(reply, "write", name)
 
-    def _block(self, name: str, block_id: str, body: bytes, check: Mapping[str, str]) -> Steps[Reply]:
+    def _block(self, name: str, block_id: str, body: bytes, check: Mapping[str, str]) -> Steps[Response]:
         query = {"comp": "block", "blockid": block_id}
         return (yield from self._http.tries("PUT", self.path(name), query, check, body))
 
@@ -294,7 +293,7 @@ class BlobSteps:
         return reply.body
 
     def _written(
-        self, reply: Reply, name: str, size: int, sent_md5: bytes | None, seen_md5: bytes | None
+        self, reply: Response, name: str, size: int, sent_md5: bytes | None, seen_md5: bytes | None
     ) -> Steps[BlobInfo]:
         if reply.status == 201:
             return written(name, reply.headers, size, seen_md5)
@@ -307,27 +306,6 @@ class BlobSteps:
         raise error
 
 
-def blobs_without_content(
-    list_page: Callable[[Mapping[str, str], str], bytes], prefix: str, pages: int
-) -> Iterator[str]:
-    """Names of empty blobs below ``prefix`` and of blobs with uncommitted blocks only, from the first ``pages`` of the
-    listing.
-
-    https://learn.microsoft.com/rest/api/storageservices/list-blobs: of the latter it returns little more than the name.
-    """
-    query = {"restype": "container", "comp": "list", "include": "uncommittedblobs", "prefix": prefix}
-    marker = ""
-    for _ in range(pages):
-        page = list_page(query, marker)
-        try:
-            yield from names_without_content(page)
-            marker = next_marker(page)
-        except BadAnswerError as error:
-            raise StorageError(f"cannot parse the listing below {prefix!a}: {error}") from error
-        if not marker:
-            return
-
-
 _S = TypeVar("_S")
 _T = TypeVar("_T")
 
@@ -338,6 +316,8 @@ _BATCH_THREADS = 4
 _FEWEST_FOR_BATCHES = 1000
 _NO_PROPERTIES = BlobProperties()
 _NOTHING: dict[str, str] = {}
+# What a page has at most, also where nothing is said.
+_WHOLE_PAGE = "5000"
 # The oldest version whose List Blobs has startFrom.
 _FROM_A_NAME = {"x-ms-version": "2026-02-06"}
 
@@ -605,12 +585,18 @@ class RestBlobStore:
     def clock_skew(self) -> float | None:
         """How many seconds this machine's clock is ahead of the service's, whatever the response."""
         query = {"restype": "container", "comp": "list", "maxresults": "1"}
-        answer = self._http.send("GET", self._http.root, query, _NOTHING).answer()
+        answer = answer_of(self._http.send("GET", self._http.root, query, _NOTHING))
         return skew_seconds(answer.headers, self._http.clock())
 
     def without_content(self, prefix: str, pages: int) -> Iterator[str]:
-        """See :func:`blobsync.store.rest.store.blobs_without_content`."""
-        return blobs_without_content(self._list_page, prefix, pages)
+        """Names of empty blobs below ``prefix`` and of blobs with uncommitted blocks only, from the first ``pages`` of
+        the listing.
+
+        https://learn.microsoft.com/rest/api/storageservices/list-blobs: of the latter it returns little more than the
+        name.
+        """
+        found = islice(self._pages(prefix=prefix, include="uncommittedblobs", maxresults=_WHOLE_PAGE), pages)
+        return (name for page in found for name in self._understood("listing", names_without_content, page))
 
     def features(self) -> AccountFeatures:
         """See the protocol."""
@@ -620,10 +606,10 @@ class RestBlobStore:
 
     # -- inside -------------------------------------------------------------------------------------------
 
-    def _copy(self, name: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Reply:
+    def _copy(self, name: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Response:
         return self._http.send("PUT", self._path(name), query, headers, b"", retry_bare_500=False)
 
-    def _get(self, name: str, start: int, end: int | None, etag: str | None, version: str = "") -> Reply:
+    def _get(self, name: str, start: int, end: int | None, etag: str | None, version: str = "") -> Response:
         headers = {}
         if start or end is not None:
             headers["x-ms-range"] = f"bytes={start}-{'' if end is None else end - 1}"
@@ -717,6 +703,6 @@ def _copy_source(url: str | SignedUrl, sas: SasToken | None, etag: str) -> dict[
     return headers
 
 
-def _lacks_request(reply: Reply) -> bool:
+def _lacks_request(reply: Response) -> bool:
     # Azurite returns 501, or an empty 500, for unsupported requests.
     return reply.status == 501 or (reply.status == 500 and "x-ms-error-code" not in reply.headers)

@@ -152,12 +152,13 @@ def parse_http_date(text: str) -> float:
 
 
 class Response(Protocol):
-    """A response; ``body`` is None if it is not read yet. ``resent``: the request may have been sent twice."""
+    """A response. ``body`` is empty if the caller is to read it. ``attempts`` above 1: an earlier attempt, perhaps one
+    that the library has repeated by itself, may have taken effect."""
 
     status: int
     headers: Mapping[str, str]
-    resent: bool
-    body: bytes | None
+    attempts: int
+    body: bytes
 
     def read(self, limit: int) -> bytes:
         """At most ``limit`` bytes, empty at the end. Raises :class:`TransportError` if the body is cut off."""
@@ -171,13 +172,13 @@ class Response(Protocol):
 class WholeResponse:
     """A response whose body has been read."""
 
-    __slots__ = ("body", "headers", "resent", "status")
+    __slots__ = ("attempts", "body", "headers", "status")
 
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes, *, resent: bool) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes, attempts: int) -> None:
         self.status = status
         self.headers = headers
-        self.body: bytes | None = body
-        self.resent = resent
+        self.body = body
+        self.attempts = attempts
 
     def read(self, limit: int) -> bytes:
         """See :class:`Response`."""
@@ -190,21 +191,21 @@ class WholeResponse:
 class HttpRequest(NamedTuple):
     """A request, to be sent once; it ends with a :class:`Response` or a ``TransportError``.
 
-    ``target`` is path and query. ``most`` bytes of the body are read, and more are ``Trouble.TOO_LARGE``; with 0 the
-    body is left unread.
+    ``target`` is path and query, percent-encoded. ``most`` bytes of the body are read, and more are
+    ``Trouble.TOO_LARGE``; with 0 the body is left unread.
     """
 
     method: str
     target: str
     headers: Mapping[str, str]
-    body: bytes | FileBody | None
-    most: int
+    body: bytes | FileBody | None = None
+    most: int = 0
 
 
 class Exchanges(Protocol):
     """Runs many exchanges at a time from one thread."""
 
-    def begin(self, key: object, attempt: HttpRequest) -> None:
+    def begin(self, key: object, request: HttpRequest) -> None:
         """Begin an exchange; ``key`` is returned with its result."""
         ...
 
@@ -220,15 +221,8 @@ class Exchanges(Protocol):
 class Transport(Protocol):
     """Connections to one host; safe to use from several threads."""
 
-    def exchange(
-        self,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        body: bytes | FileBody | None,
-        sent: Sent | None = None,
-    ) -> Response:
-        """Send one request, once. ``target`` is path and query, percent-encoded. Raises :class:`TransportError`.
+    def exchange(self, request: HttpRequest, sent: Sent | None = None) -> Response:
+        """Send one request, once. Raises :class:`TransportError`. The body is left unread, whatever ``request.most``.
 
         ``sent`` is called in this thread, but not for small bodies.
         """

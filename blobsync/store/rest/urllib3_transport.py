@@ -22,7 +22,7 @@ from urllib3.response import BaseHTTPResponse
 
 from blobsync.base.errors import StorageUnreachableError
 from blobsync.store.protocol import FileBody, Sent
-from blobsync.store.rest.transport import POOL_SIZE, Guard, ServerOrigin, Timeouts, TransportError, Trouble
+from blobsync.store.rest.transport import POOL_SIZE, Guard, HttpRequest, ServerOrigin, Timeouts, TransportError, Trouble
 
 if TYPE_CHECKING:
     from urllib3.response import HTTPResponse
@@ -86,15 +86,9 @@ class Urllib3Transport:
         whole = origin.proxy is not None and origin.scheme == "http"
         self._prefix = f"{origin.scheme}://{origin.netloc}" if whole else ""
 
-    def exchange(
-        self,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        body: bytes | FileBody | None,
-        sent: Sent | None = None,
-    ) -> Urllib3Response:
+    def exchange(self, request: HttpRequest, sent: Sent | None = None) -> Urllib3Response:
         """See the protocol."""
+        method, target, headers, body, _ = request
         fields = dict(headers)
         if body is not None:
             fields["Content-Length"] = str(len(body))
@@ -127,14 +121,12 @@ class Urllib3Transport:
 class Urllib3Response:
     """See :class:`blobsync.store.rest.transport.Response`."""
 
-    # A request on a closed connection fails; the caller sends it again.
-    resent = False
-
     def __init__(self, raw: BaseHTTPResponse) -> None:
         self._raw = raw
         self.status = raw.status
         self.headers: Mapping[str, str] = raw.headers
-        self.body: bytes | None = None
+        # A request on a closed connection fails; the caller sends it again.
+        self.attempts, self.body = 1, b""
 
     def read(self, limit: int) -> bytes:
         """See the protocol."""
