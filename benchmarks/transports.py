@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from benchmarks.emulator import ACCOUNT, account_sas
 from benchmarks.fast_server import fast_server
 from blobsync.store.rest.http import transport_to
-from blobsync.store.rest.transport import Timeouts, Transport
+from blobsync.store.rest.transport import HttpRequest, Timeouts, Transport
 
 _THREADS = 16
 _BODY = os.urandom(16 * 1024)
@@ -40,12 +40,12 @@ def _exchanges(transport: Transport, place: str) -> tuple[Callable[[int], None],
 
     def put(number: int) -> None:
         headers = {**_HEADERS, "x-ms-blob-type": "BlockBlob"}
-        response = transport.exchange("PUT", f"{place}{number}?{sas}", headers, _BODY)
+        response = transport.exchange(HttpRequest("PUT", f"{place}{number}?{sas}", headers, _BODY))
         assert response.status == 201 and not response.read(1)
         response.close()
 
     def get(number: int) -> None:
-        response = transport.exchange("GET", f"{place}{number}?{sas}", _HEADERS, None)
+        response = transport.exchange(HttpRequest("GET", f"{place}{number}?{sas}", _HEADERS))
         size = 0
         while piece := response.read(1 << 20):
             size += len(piece)

@@ -156,8 +156,7 @@ class Arrivals:
                 self._left -= 1
 
     def _place(self, staged: Path, action: FileAction) -> None:
-        content, size = self._checked(staged, action)
-        md5 = content.digest()
+        content, md5 = self._checked(staged, action)
         part = self._folder.create(relative_name(self._only or action.target or action.path))
         try:
             part.take(staged)
@@ -166,11 +165,11 @@ class Arrivals:
         finally:
             part.discard()
         remote = action.source if isinstance(action.source, RemoteState) else None
-        source = RemoteState(size, remote.etag, md5) if remote else None
+        source = RemoteState(action.size, remote.etag, md5) if remote else None
         self._run.moved([Moved(action, source=source, destination=state, compared_by=content.compared_by)])
 
-    def _checked(self, staged: Path, action: FileAction) -> tuple[Content, int]:
-        """The file's content and size, after checking that both are those of the planned blob."""
+    def _checked(self, staged: Path, action: FileAction) -> tuple[Content, bytes]:
+        """The file's content and its MD5, after checking that it is the planned blob's, with its size."""
         try:
             found = os.lstat(staged)
         except OSError as error:
@@ -186,10 +185,9 @@ class Arrivals:
         content = Content(self._source.store, planned)
         self._read(staged, size, content)
         try:
-            content.demand(action.path)
+            return content, content.demand(action.path)
         except ChecksumError as damaged:
             raise self._mismatch(action.path, planned, damaged) from damaged
-        return content, size
 
     def _mismatch(self, path: str, planned: RemoteState, damaged: ChecksumError) -> BlobsyncError:
         """Why the file differs from the plan: the ETag shows whether the blob is still the planned one."""

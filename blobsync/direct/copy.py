@@ -9,12 +9,12 @@ from urllib.parse import quote
 from blobsync.base.errors import PreconditionFailedError, StorageError
 from blobsync.base.file_states import DELETED, SNAPSHOT, RemoteState
 from blobsync.base.redaction import SasToken
-from blobsync.direct.range_reads import changed_while_read, demand_version, naming_the_source, version_of
+from blobsync.direct.range_reads import changed_while_read, looked_up, naming_the_source, version_of
 from blobsync.direct.thread_pool import MIB, FileJob, RunState
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob
-from blobsync.store.protocol import CopiedBlob, UndeletingStore
+from blobsync.store.protocol import BlobInfo, BlobProperties, CopiedBlob, UndeletingStore
 from blobsync.transfer.engines import Moved
 
 # https://learn.microsoft.com/rest/api/storageservices/put-blob-from-url: one request copies up to 5,000 MiB
@@ -24,7 +24,42 @@ SERVER_SIDE = BlockSizes(single=256 * MIB, block=64 * MIB)
 _OF_A_VERSION = BlockSizes(single=5000 * MIB, block=64 * MIB)
 
 
-class CopyJob(FileJob):
+class BlobCopyJob(FileJob):
+    """From blob to blob: nothing is on this machine."""
+
+    _version: RemoteState
+    _ids: BlockIds
+
+    def __init__(self, run: RunState, action: FileAction, source: OpenBlob, destination: OpenBlob) -> None:
+        super().__init__(run, action)
+        self._from, self._to = source.store, destination.store
+        self._source = source.at(action.path)
+        self._name = destination.at(action.target or action.path)
+
+    def release(self) -> None:
+        """Nothing to close. Blocks that are not committed are dropped by the service, after a week."""
+
+    def _put_list(self, pieces: int, md5: bytes | None, properties: BlobProperties) -> BlobInfo:
+        """Make the blob of its ``pieces`` blocks, with this MD5 if there is one."""
+        return self._to.put_block_list(
+            self._name,
+            [self._ids[index] for index in range(pieces)],
+            size=self._version.size,
+            md5=md5 or b"",
+            properties=properties,
+            condition=precondition_of(self.action),
+        )
+
+    def _seen(self, etag: str) -> RemoteState | None:
+        """The blob as the service has it now; None unless it is the version that was written."""
+        with suppress(StorageError):
+            there = self._to.head(self._name)
+            if there is not None and there.etag == etag:
+                return RemoteState(there.size, there.etag, there.md5)
+        return None
+
+
+class CopyJob(BlobCopyJob):
     """Copies one blob inside the service, which reads the source with the SAS it is given."""
 
     def __init__(
@@ -37,13 +72,9 @@ class CopyJob(FileJob):
         *,
         sizes: BlockSizes = SERVER_SIDE,
     ) -> None:
-        super().__init__(run, action)
+        super().__init__(run, action, source, destination)
         self._past = action.source.version.split() if isinstance(action.source, RemoteState) else []
         self._sizes = _OF_A_VERSION if self._past else sizes
-        self._from = source.store
-        self._to = destination.store
-        self._source = source.at(action.path)
-        self._name = destination.at(action.target or action.path)
         self._url = str(self._from.container.child(self._source))
         if SNAPSHOT in self._past:
             self._url += f"?snapshot={quote(self._past[-1])}"
@@ -92,13 +123,15 @@ class CopyJob(FileJob):
         if copied is None:
             # Each range was requested of this version; a server that ignores the condition may have read several
             # versions.
-            demand_version(self._from, self._source, version)
-            copied = self._put_list()
+            looked_up(self._from, self._source, version)
+            self.run.about_to_write((self.action, version.size, version.md5))
+            # This MD5 is the one that we sent: the service stores it without checking the blocks.
+            copied = CopiedBlob(self._put_list(self._pieces, version.md5, self._properties).etag, None)
         elif version.md5 is not None and copied.md5 not in {None, version.md5}:
             raise changed_while_read(self._source)
-        return Moved(self.action, source=version, destination=self._seen(copied))
+        return Moved(self.action, source=version, destination=self._state(copied))
 
-    def _seen(self, copied: CopiedBlob) -> RemoteState | None:
+    def _state(self, copied: CopiedBlob) -> RemoteState | None:
         """The copied blob's state from the service's response; None if it has to be looked up.
 
         Without an MD5 from the service the size is unknown: the request names what to read, not how much there is.
@@ -107,14 +140,7 @@ class CopyJob(FileJob):
         if self._pieces == 1 and version.md5 is not None:
             return RemoteState(version.size, copied.etag, copied.md5) if copied.md5 == version.md5 else None
         # Needed by the index at once: after a kill, nothing else tells a blob without an MD5 from somebody else's.
-        with suppress(StorageError):
-            there = self._to.head(self._name)
-            if there is not None and there.etag == copied.etag:
-                return RemoteState(there.size, there.etag, there.md5)
-        return None
-
-    def release(self) -> None:
-        """Nothing to close."""
+        return self._seen(copied.etag)
 
     def _undeleted(self) -> CopiedBlob:
         """Undelete Blob has no condition, but changes no blob that is there.
@@ -162,20 +188,6 @@ class CopyJob(FileJob):
             if there is None or there.md5 is None or (there.size, there.md5) != (self._version.size, self._version.md5):
                 # Emulators return the same error code for a failed condition at either end.
                 if not self._past:
-                    demand_version(self._from, self._source, self._version)
+                    looked_up(self._from, self._source, self._version)
                 raise
             return CopiedBlob(there.etag, there.md5)
-
-    def _put_list(self) -> CopiedBlob:
-        md5 = self._version.md5
-        self.run.about_to_write((self.action, self._version.size, self._version.md5))
-        there = self._to.put_block_list(
-            self._name,
-            [self._ids[index] for index in range(self._pieces)],
-            size=self._version.size,
-            md5=md5 or b"",
-            properties=self._properties,
-            condition=precondition_of(self.action),
-        )
-        # This MD5 is the one that we sent: the service stores it without checking the blocks.
-        return CopiedBlob(there.etag, None)

@@ -17,18 +17,20 @@ import hashlib
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from blobsync.base.errors import ChecksumError, CopySourceRefusedError, PreconditionFailedError, StorageError
 from blobsync.base.file_states import RemoteState
 from blobsync.base.redaction import SignedUrl
-from blobsync.direct.range_reads import demand_same, demand_version, naming_the_source, read_range, version_of
-from blobsync.direct.thread_pool import MIB, FileJob, RunState
+from blobsync.direct.copy import BlobCopyJob
+from blobsync.direct.range_reads import demand_same, looked_up, naming_the_source, read_range, version_of
+from blobsync.direct.thread_pool import MIB, RunState
 from blobsync.direct.upload import BLOCKS_DROPPED, BlockIds, BlockSizes, precondition_of
 from blobsync.local.fetch_records import Fetch, FetchRecord, FetchRecords
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.checksums import CRC64, JoinedCrc64, comparison
 from blobsync.store.open_locations import OpenBlob
-from blobsync.store.protocol import BlobInfo, BlobProperties
+from blobsync.store.protocol import BlobProperties
 from blobsync.store.read_only import LONGEST_SOURCE_URL, SourceStore
 from blobsync.transfer.engines import NOTHING_COMPARED, Moved
 
@@ -41,7 +43,7 @@ _URL_SECONDS = 3600
 _EMPTY_MD5 = hashlib.md5(b"", usedforsecurity=False).digest()
 
 
-class CopyFromSourceJob(FileJob):
+class CopyFromSourceJob(BlobCopyJob):
     """One object. With ``comparing`` its bytes are read once if nothing else tells whether the copy is right."""
 
     def __init__(
@@ -58,18 +60,16 @@ class CopyFromSourceJob(FileJob):
     ) -> None:
         if not isinstance(source.store, SourceStore):
             raise ValueError(f"{source} is not outside Azure")
-        super().__init__(run, action)
-        self._from, self._to = source.store, destination.store
-        self._source = source.at(action.path)
-        self._name = destination.at(action.target or action.path)
+        super().__init__(run, action, source, destination)
+        self._of = source.store
         self._comparing, self._sizes, self._joining = comparing, sizes, joining
         self._records = records
         self._record: FetchRecord | None = None
         self._noting = threading.Lock()
 
     def open(self) -> int:
-        self._version = version_of(self._from, self._source, self.action)
-        found = self._from.described(self._source)
+        self._version = version_of(self._of, self._source, self.action)
+        found = self._of.described(self._source)
         self._info = demand_same(self._source, found and found[0], self._version)
         self._properties = found[1] if found else BlobProperties()
         if self._info.archived:
@@ -98,7 +98,7 @@ class CopyFromSourceJob(FileJob):
         self._ids = BlockIds()
         if self._records is None or self._pieces < _WORTH_A_RECORD:
             return {}
-        blob, source = str(self._to.container.child(self._name)), str(self._from.container.child(self._source))
+        blob, source = str(self._to.container.child(self._name)), str(self._of.container.child(self._source))
         info = self._info
         self._record = self._records.take(Fetch(blob, source, info.version, info.etag, info.size, self._block))
         if self._record is None:
@@ -158,32 +158,26 @@ class CopyFromSourceJob(FileJob):
         compared_by = self._compare()
         if not self._info.version:
             # Blocks were fetched by name, from whatever had it at that moment.
-            demand_version(self._from, self._source, self._version)
+            looked_up(self._of, self._source, self._version)
         md5 = self._md5 if self._pieces else _EMPTY_MD5
         self.run.about_to_write((self.action, self._info.size, md5 or b""))
-        condition = precondition_of(self.action)
         if not self._pieces:
+            condition = precondition_of(self.action)
             there = self._to.put(self._name, b"", md5=_EMPTY_MD5, properties=self._properties, condition=condition)
         else:
-            there = self._to.put_block_list(
-                self._name,
-                [self._ids[index] for index in range(self._pieces)],
-                size=self._info.size,
-                md5=md5 or b"",
-                properties=self._properties,
-                condition=condition,
-            )
+            there = self._put_list(self._pieces, md5, self._properties)
         source = RemoteState(self._info.size, self._info.etag, md5)
-        destination = self._seen(there)
+        # With the size that the service counted.
+        seen = self._seen(there.etag)
+        destination = seen and replace(seen, crc64=self._stored)
         return Moved(self.action, source=source, destination=destination, reused=self.reused, compared_by=compared_by)
 
     def release(self) -> None:
-        """Blocks that are not committed are dropped by the service, after a week."""
         if self._record is not None:
             self._record.close()
 
     def _url(self) -> SignedUrl:
-        url = self._from.source_url(self._source, self._info.version, _URL_SECONDS)
+        url = self._of.source_url(self._source, self._info.version, _URL_SECONDS)
         if url.length > LONGEST_SOURCE_URL:
             # Its code's retry is the relay: ``carry_out`` has that engine move this one file.
             raise CopySourceRefusedError(
@@ -209,7 +203,7 @@ class CopyFromSourceJob(FileJob):
             return "md5"
         if joined is not None and self._comparing:
             content, other = self._joining(), comparison(self._info.checksum)
-            for data in read_range(self._from, self._source, self._version, 0, self._info.size):
+            for data in read_range(self._of, self._source, self._version, 0, self._info.size):
                 self.run.wait_for_rate(len(data))
                 content.update(data)
                 if other is not None:
@@ -231,11 +225,3 @@ class CopyFromSourceJob(FileJob):
                 return None
             joined.add(crc64, self._length(index))
         return joined.digest()
-
-    def _seen(self, written: BlobInfo) -> RemoteState | None:
-        """The blob as the service has it now, with the size that it counted; None if it has to be looked up."""
-        with suppress(StorageError):
-            there = self._to.head(self._name)
-            if there is not None and there.etag == written.etag:
-                return RemoteState(there.size, there.etag, there.md5, crc64=self._stored)
-        return None

@@ -7,8 +7,9 @@ none for copies from server to server. Several processes share this limit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from blobsync.base.errors import CredentialError, LocalFileError, StorageError
@@ -173,7 +174,7 @@ class _Way(NamedTuple):
 def _upload(
     run: RunState, source: LocalLocation, destination: OpenBlob, tuning: LineTuning, memory: BlockMemory
 ) -> _Way:
-    folder = _sources(source)
+    folder = SourceFolder(source.path, source.boundary)
 
     def job(action: FileAction) -> FileJob:
         name = destination.at(action.target or action.path)
@@ -187,34 +188,24 @@ def _work_off(run: RunState, way: _Way, fewest_small: int, processes: int) -> No
     # Of a small file nobody sees the metadata.
     one_by_one = run.task.cap_mbps is not None or any(run.task.part.kept)
     small = [] if one_by_one else [action for action in run.task.actions if _is_small(action)]
-    opener = _orders_of(way.single) if len(small) >= max(1, fewest_small) else None
+    single = way.single if len(small) >= max(1, fewest_small) else None
+    # A store whose library has none returns None, each time.
+    opened: Iterator[Orders] = iter(single.orders, None) if single is not None else iter(())
+    first = next(opened, None)
     shifts: list[tuple[ThreadWork, int]] = []
     large: Iterable[FileAction] = run.task.actions
-    if opener is not None:
+    if first is not None:
         from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
         from blobsync.direct.small_files import HANDS, SmallFiles
 
         width = AdaptiveConcurrency(_share(_SMALL_START, processes), _share(_SMALL_MOST, processes))
-        shifts.append((SmallFiles(run, map(way.job, small), opener, width), HANDS))
+        each = chain([first], opened)
+        shifts.append((SmallFiles(run, map(way.job, small), lambda: next(each), width), HANDS))
         large = [action for action in run.task.actions if not _is_small(action)]
     pieces = sum(1 + action.size // way.tuning.range for action in large)
     threads = min(_share(way.tuning.threads, processes), pieces)
     shifts.append((WorkerPool(run, map(way.job, large), threads), threads))
     WorkerThreads(run.stop, run.task.stop, patience=run.patience).work(*shifts)
-
-
-def _orders_of(store: BlobStore | None) -> Callable[[], Orders] | None:
-    """Returns a function that opens connections for many concurrent requests; None if the store has none."""
-    if store is None or (first := store.orders()) is None:
-        return None
-    ready = [first]
-
-    def another() -> Orders:
-        made = ready.pop() if ready else store.orders()
-        assert made is not None, "a store that has had them once has them always"
-        return made
-
-    return another
 
 
 def _share(connections: int, processes: int) -> int:
@@ -228,10 +219,6 @@ def _is_small(action: FileAction) -> bool:
     return action.source is not None and action.source.size <= _SMALL and not in_blocks
 
 
-def _sources(source: LocalLocation) -> SourceFolder:
-    return SourceFolder(source.path, source.boundary)
-
-
 def _folder(task: MoveTask, destination: LocalLocation) -> LocalFolder:
     """The local folder of the task's files; for a single file, its parent folder."""
     single = len(task.actions) == 1 and not task.actions[0].path
@@ -243,15 +230,10 @@ def _tune(task: MoveTask, end: OpenBlob, clock: Callable[[], float]) -> LineTuni
     size = sum(action.size for action in task.actions)
     if len(task.actions) <= _LITTLE_FILES and size <= _LITTLE_BYTES:
         return NEAR
-    first = task.actions[0]
-    if _answer_time(end.store, end.at(first.path), clock) < _FAR:
-        return NEAR
-    return FAR if len(task.actions) >= FAR.threads else FAR_FEW
-
-
-def _answer_time(store: BlobStore, name: str, clock: Callable[[], float]) -> float:
     began = clock()
     # A write-only SAS gets an error response, which measures the time as well.
     with suppress(StorageError):
-        store.head(name)
-    return clock() - began
+        end.store.head(end.at(task.actions[0].path))
+    if clock() - began < _FAR:
+        return NEAR
+    return FAR if len(task.actions) >= FAR.threads else FAR_FEW

@@ -51,13 +51,6 @@ def naming_the_source(name: str) -> Iterator[None]:
         raise changed_while_read(name) from error
 
 
-def demand_version(store: BlobStore, name: str, version: RemoteState) -> None:
-    """Raise ``ChangedWhileReadError`` if the blob is another version now."""
-    found = store.head(name)
-    if found is None or found.etag != version.etag:
-        raise changed_while_read(name)
-
-
 class Content:
     """The content of one blob as it arrives, in its order: its MD5, and whatever else is known of it.
 
@@ -88,10 +81,6 @@ class Content:
         self._md5.update(data)
         if self._other is not None:
             self._other.update(data)
-
-    def digest(self) -> bytes:
-        """The MD5 of all bytes."""
-        return self._md5.digest()
 
     def demand(self, name: str) -> bytes:
         """The MD5 of all bytes. Raises ``ChecksumError`` if together they are not what the blob's service says."""
@@ -128,7 +117,7 @@ def _damaged(name: str, kind: str) -> ChecksumError:
 
 
 def looked_up(store: BlobStore, name: str, version: RemoteState) -> BlobInfo:
-    """What a source says now of an object. Raises ``ChangedWhileReadError`` if it is not ``version`` any more."""
+    """What the store says now of a blob. Raises ``ChangedWhileReadError`` if it is not ``version`` any more."""
     return demand_same(name, store.head(name), version)
 
 

@@ -12,8 +12,9 @@ from contextlib import ExitStack
 
 from blobsync.base.events import Listener
 from blobsync.base.file_states import RemoteState
+from blobsync.direct.copy import BlobCopyJob
 from blobsync.direct.range_reads import Content, looked_up, read_range, version_of
-from blobsync.direct.thread_pool import MIB, FileJob, RunState, Stopped, WorkerPool
+from blobsync.direct.thread_pool import MIB, RunState, Stopped, WorkerPool
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.local.resume_records import WriteIntents
 from blobsync.plan.transfer_plan import FileAction
@@ -52,15 +53,11 @@ class RelayEngine:
         WorkerPool(run, jobs, min(_THREADS_OF_LARGE if is_large else _THREADS, pieces)).work()
 
 
-class RelayJob(FileJob):
+class RelayJob(BlobCopyJob):
     """One blob; its blocks arrive in any order and are hashed in the blob's order."""
 
     def __init__(self, run: RunState, action: FileAction, source: OpenBlob, destination: OpenBlob) -> None:
-        super().__init__(run, action)
-        self._from = source.store
-        self._to = destination.store
-        self._source = source.at(action.path)
-        self._name = destination.at(action.target or action.path)
+        super().__init__(run, action, source, destination)
         self._taking = threading.Lock()
         self._turn = threading.Condition()
 
@@ -108,20 +105,16 @@ class RelayJob(FileJob):
                     self._to.put_block(self._name, self._ids[index], data, sent=sent)
 
     def commit(self) -> Moved:
-        md5 = self._whole.digest()
+        size, md5 = self._version.size, self._whole.demand(self._source)
         if self._info is None:
-            self._whole.demand(self._source)
-            self._info = self._put_list(md5)
-        size = self._version.size
+            self.run.about_to_write((self.action, size, md5))
+            self._info = self._put_list(self._begun, md5, self._carried)
         return Moved(
             self.action,
             source=RemoteState(size, self._version.etag, md5),
             destination=RemoteState(size, self._info.etag, md5),
             compared_by=self._whole.compared_by,
         )
-
-    def release(self) -> None:
-        """Nothing on this machine to close or remove."""
 
     def _read(self, index: int, length: int) -> bytes:
         start = index * self._block
@@ -157,15 +150,3 @@ class RelayJob(FileJob):
         condition = precondition_of(self.action)
         properties = self._carried
         self._info = self._to.put(self._name, data, md5=md5, properties=properties, condition=condition, sent=sent)
-
-    def _put_list(self, md5: bytes) -> BlobInfo:
-        self.run.about_to_write((self.action, self._version.size, md5))
-        blocks = [self._ids[index] for index in range(self._begun)]
-        return self._to.put_block_list(
-            self._name,
-            blocks,
-            size=self._version.size,
-            md5=md5,
-            properties=self._carried,
-            condition=precondition_of(self.action),
-        )

@@ -19,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.events import BytesMoved
@@ -38,20 +37,11 @@ _SLOW_FILE = 0.001
 _ENOUGH_TO_TELL = 16
 
 
-class Clocks(NamedTuple):
-    """Measure elapsed seconds, and CPU seconds of the calling thread. The second one is a system call."""
-
-    wall: Callable[[], float] = time.perf_counter
-    cpu: Callable[[], float] = time.thread_time
-
-
-CLOCKS = Clocks()
-
-
 class SmallFiles:
     """Moves jobs of one piece each. The first thread works at once, the others only if the disk is slow.
 
-    Each thread opens its connections with ``open_orders``, and closes them. ``clocks`` measures the wait for the disk.
+    Each thread opens its connections with ``open_orders``, and closes them. ``wall`` and ``cpu`` measure the wait for
+    the disk; the second one, the CPU seconds of the calling thread, is a system call.
     """
 
     def __init__(
@@ -60,13 +50,14 @@ class SmallFiles:
         jobs: Iterable[FileJob],
         open_orders: Callable[[], Orders],
         width: AdaptiveConcurrency,
-        clocks: Clocks = CLOCKS,
+        wall: Callable[[], float] = time.perf_counter,
+        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self._run = run
         self._waiting = iter(jobs)
         self._open_orders = open_orders
         self._width = width
-        self._wall, self._cpu = clocks
+        self._wall, self._cpu = wall, cpu
         self._cpu_seen = 0.0
         self._again: deque[FileJob] = deque()
         self._lock = threading.Lock()

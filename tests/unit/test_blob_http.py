@@ -34,12 +34,12 @@ from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Orders, Precondition, PutOrder
-from blobsync.store.rest.http import BlobHttp, Pause, Steps
+from blobsync.store.rest.http import BlobHttp, Steps
 from blobsync.store.rest.proxies import proxy_for
 from blobsync.store.rest.request_signing import BearerSigner, SasSigner, SharedKeySigner
 from blobsync.store.rest.retries import HostState, RetryPolicy
 from blobsync.store.rest.store import BlobSteps, RestBlobStore
-from blobsync.store.rest.transport import Timeouts, TransportError
+from blobsync.store.rest.transport import HttpRequest, Timeouts, TransportError
 from tests.fakes.scripted_http import Script, Step, scripted
 from tests.servers.tls_azurite import make_certificate
 from tests.waiting import wait_until
@@ -416,7 +416,7 @@ def _with_others(steps: Steps[T], between: Callable[[], object]) -> Steps[T]:
             found: T = end.value
             return found
         back = failed = None
-        if isinstance(step, Pause):
+        if not isinstance(step, HttpRequest):
             between()
             continue
         try:

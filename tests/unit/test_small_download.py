@@ -22,7 +22,7 @@ from blobsync.base.errors import (
 from blobsync.base.events import Listener
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.download import DownloadJob
-from blobsync.direct.range_reads import CHUNK, demand_version, naming_the_source, read_range, version_of
+from blobsync.direct.range_reads import CHUNK, looked_up, naming_the_source, read_range, version_of
 from blobsync.direct.thread_pool import RunState, Stopped, Written
 from blobsync.local.files import LocalFolder
 from blobsync.local.os_errors import ChangedWhileReadError
@@ -274,13 +274,13 @@ def replaced(store: MemoryStore) -> None:
 def test_another_version_is_never_read(place: Place, change: Callable[[MemoryStore], None]) -> None:
     state = remote_state(place.store, NAME)
     assert state is not None
-    demand_version(place.store, NAME, state)
+    looked_up(place.store, NAME, state)
     change(place.store)
     with pytest.raises(ChangedWhileReadError) as caught:
         list(read_range(place.store, NAME, state, 0, 5))
     assert caught.value.path == NAME and caught.value.hint
     with pytest.raises(ChangedWhileReadError):
-        demand_version(place.store, NAME, state)
+        looked_up(place.store, NAME, state)
 
 
 def test_the_version_is_the_planned_one_and_else_the_present_one(place: Place) -> None:

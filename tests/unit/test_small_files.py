@@ -16,7 +16,7 @@ from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plan_reasons import Reason
 from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
-from blobsync.direct.small_files import HANDS, Clocks, SmallFiles
+from blobsync.direct.small_files import HANDS, SmallFiles
 from blobsync.direct.thread_pool import FileJob, RunState, Stopped, WorkerThreads, Written
 from blobsync.direct.upload import UploadJob
 from blobsync.local.files import SourceFolder
@@ -52,7 +52,7 @@ class Slow(UploadJob):
 @pytest.mark.parametrize(("seconds", "several"), [(0.0, False), (0.01, True)], ids=["quick disk", "slow disk"])
 def test_more_threads_work_only_where_the_disk_is_slow(tmp_path: Path, seconds: float, several: bool) -> None:
     # A busy machine makes any disk slow: the quick one is so by its clocks.
-    clocks = Clocks() if several else Clocks(lambda: 0.0, lambda: 0.0)
+    clocks = () if several else (lambda: 0.0, lambda: 0.0)
     files = {f"f{number}": f"{number}".encode() for number in range(120)}
     for name, body in files.items():
         (tmp_path / name).write_bytes(body)
@@ -81,7 +81,7 @@ def test_more_threads_work_only_where_the_disk_is_slow(tmp_path: Path, seconds: 
         opened.append(made)
         return made
 
-    lane = SmallFiles(run, map(job, actions), orders, AdaptiveConcurrency(32, 64), clocks)
+    lane = SmallFiles(run, map(job, actions), orders, AdaptiveConcurrency(32, 64), *clocks)
     WorkerThreads(run.stop).work((lane, HANDS))
     assert {name.removeprefix("p/"): blob.body for name, blob in store.blobs.items()} == files
     assert sorted(moved.action.path for moved in report.moved) == sorted(files)
@@ -147,7 +147,7 @@ class Hand:
 
     def __init__(self) -> None:
         self._wall, self._cpu, self.asked_cpu = 1000.0, 500.0, 0
-        self.clocks = Clocks(lambda: self._wall, self._ask_cpu)
+        self.clocks = (lambda: self._wall, self._ask_cpu)
 
     def wait(self, seconds: float) -> None:
         self._wall += seconds
@@ -229,7 +229,7 @@ class Place:
         self.helped = threading.Event()
         self._answer = answer
         made = (OneRequest(self.run, path, self) for path in jobs)
-        self.lane = SmallFiles(self.run, made, self.connect, self.width, self.hand.clocks)
+        self.lane = SmallFiles(self.run, made, self.connect, self.width, *self.hand.clocks)
 
     def connect(self) -> Connections:
         self.lines.append(Connections(self._answer))

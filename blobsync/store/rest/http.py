@@ -25,7 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar, cast, final
+from typing import Any, TypeVar, cast, final
 from urllib.parse import urlsplit
 
 from blobsync.base.errors import (
@@ -94,14 +94,8 @@ def transport_to(
 T = TypeVar("T")
 
 
-class Pause(NamedTuple):
-    """A wait before the next attempt, in seconds; ``send`` gets None afterwards."""
-
-    seconds: float
-
-
-# The type that ``send`` gets depends on what was yielded.
-Steps = Generator[HttpRequest | Pause, Any, T]
+# Requests, and seconds to wait before the next one: ``send`` gets a response, or None after a wait.
+Steps = Generator[HttpRequest | float, Any, T]
 
 
 _Running = tuple[object, Steps[Any]]
@@ -167,8 +161,8 @@ class SideBySide:
         while True:
             try:
                 step = steps.send(back) if error is None else steps.throw(error)
-                if isinstance(step, Pause):
-                    heapq.heappush(self._pausing, (time.monotonic() + step.seconds, next(self._numbers), running))
+                if not isinstance(step, HttpRequest):
+                    heapq.heappush(self._pausing, (time.monotonic() + step, next(self._numbers), running))
                     return
                 self._exchanges.begin(running, step)
             except StopIteration as end:
@@ -304,8 +298,8 @@ class BlobHttp:
                 return cast("_T", end.value)
             back = error = None
             try:
-                if isinstance(step, Pause):
-                    self._sleep(step.seconds)
+                if not isinstance(step, HttpRequest):
+                    self._sleep(step)
                 else:
                     back = self._exchange(step, sent)
             except (TransportError, BlobsyncError) as caught:
@@ -360,7 +354,7 @@ class BlobHttp:
                 self.throttled += status in BUSY_STATUS
                 asked = response.headers.get("Retry-After")
                 _drain(response)
-            yield Pause(failures.wait(asked))
+            yield failures.wait(asked)
 
     def _attempt(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from urllib.parse import unquote
 from xml.etree import ElementTree
@@ -127,14 +127,12 @@ def next_marker(page: bytes) -> str:
         raise BadAnswerError(f"its marker is not text: {error}") from error
 
 
-def list_page(page: bytes) -> Iterator[BlobInfo | str]:
+def list_page(page: bytes) -> Sequence[BlobInfo | str]:
     """The blobs of one page of List Blobs, and the ``<BlobPrefix>`` names if there was a delimiter."""
     blobs = _blobs_by_form(page) if len(page) >= _LARGE_PAGE else None
     if blobs is not None:
-        yield from blobs
-        return
-    for name, item in _listed(page):
-        yield name if item.tag == "BlobPrefix" else _blob(name, item)
+        return blobs
+    return [name if item.tag == "BlobPrefix" else _blob(name, item) for name, item in _listed(page)]
 
 
 def names_without_content(page: bytes) -> list[str]:
