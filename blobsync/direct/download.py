@@ -73,7 +73,7 @@ class DownloadJob(FileJob):
     def refused(self, error: BlobsyncError) -> BlobsyncError:
         return changed_while_read(self._name) if isinstance(error, ANOTHER_VERSION) else error
 
-    def written(self) -> Written:
+    def written(self) -> Written | None:
         return self.action, self._version.size, self._md5
 
     def commit(self) -> Moved:
@@ -81,7 +81,8 @@ class DownloadJob(FileJob):
         state = self._opened.commit(expected, self._md5)
         self._part = None
         source = RemoteState(self._version.size, self._version.etag, self._md5)
-        return Moved(self.action, source=source, destination=state, compared_by=self._content.compared_by)
+        by = self._content.compared_by
+        return Moved(self.action, source=source, destination=state, reused=self.reused, compared_by=by)
 
     def release(self) -> None:
         part, self._part = self._part, None

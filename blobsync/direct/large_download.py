@@ -21,10 +21,11 @@ from typing import NamedTuple
 
 from blobsync.base.errors import ChecksumError, LocalFileError
 from blobsync.base.file_states import RemoteState
+from blobsync.direct.download import DownloadJob
 from blobsync.direct.download_blocks import KnownBlock, known_blocks
 from blobsync.direct.file_attributes import attributes_in
 from blobsync.direct.range_reads import CHUNK, Content, looked_up, read_range, version_of
-from blobsync.direct.thread_pool import FileJob, RunState, Stopped
+from blobsync.direct.thread_pool import RunState, Stopped
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName, relative_name
 from blobsync.local.os_errors import ChangedWhileReadError
@@ -266,8 +267,8 @@ class OrderedHash:
         return self._pieces[self._next - 1]
 
 
-class LargeDownloadJob(FileJob):
-    """The file gets its name only after its length, and its MD5 if the blob has one, are verified."""
+class LargeDownloadJob(DownloadJob):
+    """As its base, in pieces."""
 
     def __init__(
         self,
@@ -281,14 +282,9 @@ class LargeDownloadJob(FileJob):
         records: RangeRecords | None = None,
     ) -> None:
         """``piece`` is the length of a request in bytes. Without ``records`` a run that is killed leaves nothing."""
-        super().__init__(run, action)
-        self._store = store
-        self._name = name
-        self._folder = folder
-        self._relative = relative
+        super().__init__(run, action, store, name, folder, relative)
         self._piece = piece
         self._records = records
-        self._part: PartFile | None = None
         self._before: SourceFile | None = None
         self._noted = False
 
@@ -333,22 +329,22 @@ class LargeDownloadJob(FileJob):
             self._spoiled = True
             raise
 
+    def written(self) -> None:
+        """Its MD5 is not known yet: :meth:`commit` notes it."""
+
     def commit(self) -> Moved:
         try:
-            md5 = self._content.demand(self._name)
-            expected = self.action.destination if self.action.target is None else None
+            self._md5 = self._content.demand(self._name)
             self._dress()
-            self.run.about_to_write((self.action, self._version.size, md5))
-            state = self._opened.commit(expected, md5)
+            self.run.about_to_write((self.action, self._version.size, self._md5))
+            moved = super().commit()
         except BaseException:
             self._spoiled = True
             raise
         if self._recording.record is not None:
             self._recording.record.remove()
             self._recording.record = None
-        source = RemoteState(self._version.size, self._version.etag, md5)
-        compared_by = self._content.compared_by
-        return Moved(self.action, source=source, destination=state, reused=self.reused, compared_by=compared_by)
+        return moved
 
     def _dress(self) -> None:
         """Look for what the folder entry keeps of the file besides its content."""
@@ -362,10 +358,11 @@ class LargeDownloadJob(FileJob):
 
     def release(self) -> None:
         part, self._part = self._part, None
+        before, self._before = self._before, None
+        if before is not None:
+            before.close()
         if part is None:
             return
-        if self._before is not None:
-            self._before.close()
         record = self._recording.record
         if self._keeps(record):
             part.leave()
@@ -378,11 +375,6 @@ class LargeDownloadJob(FileJob):
         part = self._part
         if part is not None and not self._keeps(self._recording.record):
             part.abandon()
-
-    @property
-    def _opened(self) -> PartFile:
-        assert self._part is not None, "not open"
-        return self._part
 
     @property
     def _blob(self) -> str:

@@ -1,4 +1,4 @@
-"""Copies one file of this machine to another place here: out of the trash."""
+"""Copies one file of this machine to another place here: out of the trash, or beside the file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LocalCopyJob(FileJob):
     ) -> None:
         super().__init__(run, action)
         self._from = source.at(action.path)
-        self._name = relative_name(action.path or destination.path.name)
+        self._name = relative_name(action.target or action.path or destination.path.name)
         self._folder = folder
         self._source: SourceFile | None = None
         self._part: PartFile | None = None

@@ -156,28 +156,20 @@ def read_progress(values: Mapping[str, Any]) -> Progress:
     return found
 
 
-class _Rate:
-    """The rate over the last few seconds."""
-
-    def __init__(self, began: float) -> None:
-        self._samples = deque([(began, 0)])
-
-    def at(self, now: float, moved: int) -> float:
-        """The rate at ``now``, with ``moved`` bytes so far."""
-        self._samples.append((now, moved))
-        while len(self._samples) > 2 and now - self._samples[1][0] >= _RATE_SECONDS:
-            self._samples.popleft()
-        since, before = self._samples[0]
-        return max(moved - before, 0) / (now - since) if now > since else 0.0
-
-
 class _WorkerCount:
     """The counts of a worker that has moved nothing since ``began``."""
 
     def __init__(self, began: float) -> None:
-        self.files = 0
-        self.bytes = 0
-        self.rate = _Rate(began)
+        self.files = self.bytes = 0
+        self._samples = deque([(began, 0)])
+
+    def rate(self, now: float) -> float:
+        """The rate over the last few seconds."""
+        self._samples.append((now, self.bytes))
+        while len(self._samples) > 2 and now - self._samples[1][0] >= _RATE_SECONDS:
+            self._samples.popleft()
+        since, before = self._samples[0]
+        return max(self.bytes - before, 0) / (now - since) if now > since else 0.0
 
 
 class ProgressCounter:
@@ -353,8 +345,7 @@ class ProgressCounter:
     def workers(self, now: float) -> tuple[WorkerProgress, ...]:
         """The progress of each worker; empty if this process works alone."""
         return tuple(
-            WorkerProgress(name, each.files, max(each.bytes, 0), each.rate.at(now, each.bytes))
-            for name, each in self._workers.items()
+            WorkerProgress(name, each.files, max(each.bytes, 0), each.rate(now)) for name, each in self._workers.items()
         )
 
     @property

@@ -92,7 +92,7 @@ def carry_out(
             _carry_out(Batch(batch, engines, listener, ledgers, is_old=is_old), so_far)
         deleting = _delete_extras(so_far, context, listener, engines.stop)
     except KeyboardInterrupt as stop:
-        error = cancelled(plan, so_far.arrived, tally.bytes + tally.reused)
+        error = cancelled(plan, so_far.arrived, tally.bytes)
         error.result = so_far.result(receipt_folder, notes_to(listener), interrupted=True)
         raise error from stop
     so_far.failures += _not_tried(so_far, deleting)
@@ -293,16 +293,13 @@ class ByteTally:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.bytes = self.reused = 0
+        self.bytes = 0
 
     def emit(self, event: Event) -> None:
         """Count what has bytes."""
-        if isinstance(event, BytesMoved):
+        if isinstance(event, (BytesMoved, BytesReused)):
             with self._lock:
                 self.bytes += event.size
-        elif isinstance(event, BytesReused):
-            with self._lock:
-                self.reused += event.size
 
 
 class Arrived(NamedTuple):

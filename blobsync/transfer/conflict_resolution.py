@@ -17,11 +17,10 @@ from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, Retry
 from blobsync.base.events import Phase, SilentListener
-from blobsync.base.file_states import FileState
+from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plan_reasons import Reason
-from blobsync.local.files import LocalFolder, SourceFile, WaitForDisk, hash_file, wait_for_disk
-from blobsync.local.names import relative_name
+from blobsync.local.files import WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.os_errors import local_error
 from blobsync.plan.keep_both_names import sibling
 from blobsync.plan.pairing import equal_content
@@ -34,7 +33,6 @@ from blobsync.transfer.fresh_look import remote_state
 from blobsync.transfer.ledger import Ledger
 from blobsync.transfer.retries import move_and_retry
 
-_COPY_BYTES = 1 << 20
 # The same command with the same credential would fail in the same way.
 _MAY_NOT_WRITE = frozenset({FailureCode.ACCESS_DENIED, FailureCode.SAS_PERMISSION})
 
@@ -66,6 +64,8 @@ def keep_both(
     # Uploads and downloads pass through this machine anyway. azcopy would overwrite unconditionally.
     first = "relay" if not is_copy or batch.plan.engine.name == "relay" else "direct"
     names = dict.fromkeys([first, *(["relay"] if batch.engines.relay_allowed else [])])
+    if isinstance(ledger.part.destination, LocalLocation):
+        names = dict.fromkeys(["direct"])
     kept, failed = set_aside(ledger.part, actions, [batch.engines.make[name] for name in names])
     if batch.plan.settles_both_ends:
         copies = brought(ledger.part, kept)
@@ -143,12 +143,39 @@ def set_aside(
 ) -> Aside:
     """Copy the destination's version of each file to its name aside.
 
-    ``engines`` copy from blob to blob; each gets the files that the previous one could not copy.
+    ``engines`` copy at the destination; each gets the files that the previous one could not copy. They read only the
+    version that the plan saw, and write only to a free name.
     """
     folders = _folders(part)
-    if isinstance(folders.part.destination, LocalLocation):
-        return _aside_here(folders, folders.part.destination, actions, wait)
-    return _aside_there(folders, folders.part.destination, actions, engines)
+    end = folders.part.destination
+    waiting = {folders.path(action): action for action in actions}
+    kept: dict[str, Kept] = {}
+    failures: dict[str, FileFailure] = {}
+    for engine in engines:
+        if not waiting:
+            break
+        copies = [
+            FileAction(path, Action.TRANSFER, Reason.KEEP_BOTH, version.size, version, target=folders.aside(action))
+            for path, action in waiting.items()
+            if (version := action.destination) is not None
+        ]
+        task = MoveTask(replace(folders.part, route=Route.SAME_ACCOUNT, source=end), copies)
+        report = CollectedReport()
+        engine().move(task, report, SilentListener())
+        failures |= {copy.path: failure for copy, failure in report.failed}
+        for moved in [*report.moved, *(Moved(copy, copy.source) for copy, _ in report.failed)]:
+            state = _copy_seen(end, moved)
+            if state is not None:
+                kept[moved.action.path] = Kept(waiting.pop(moved.action.path), state)
+    if isinstance(end, LocalLocation):
+        files = {str(end.at(folders.aside(each.action))): path for path, each in kept.items()}
+        # The original is replaced next: a power failure must leave one of the two.
+        for file, error in wait(files).items():
+            path, why = files[file], local_error(error, file)
+            failures[path] = FileFailure(path, why.code, why.message, why.hint)
+            waiting[path] = kept.pop(path).action
+    failed = [(action, _not_kept(folders, action, failures.get(path))) for path, action in waiting.items()]
+    return Aside(list(kept.values()), failed)
 
 
 class _Folders(NamedTuple):
@@ -178,104 +205,42 @@ def _folders(part: LivePart) -> _Folders:
     return _Folders(folder, name)
 
 
-def _aside_there(
-    folders: _Folders, end: OpenBlob, actions: Sequence[FileAction], engines: Iterable[Callable[[], Engine]]
-) -> Aside:
-    """Set blobs aside: reads only the version that the plan saw, and writes only to a free name."""
-    waiting = {folders.path(action): action for action in actions}
-    kept: list[Kept] = []
-    failures: dict[str, FileFailure] = {}
-    for engine in engines:
-        if not waiting:
-            break
-        copies = [
-            FileAction(path, Action.TRANSFER, Reason.KEEP_BOTH, version.size, version, target=folders.aside(action))
-            for path, action in waiting.items()
-            if (version := action.destination) is not None
-        ]
-        task = MoveTask(replace(folders.part, route=Route.SAME_ACCOUNT, source=end), copies)
-        report = CollectedReport()
-        engine().move(task, report, SilentListener())
-        failures |= {copy.path: failure for copy, failure in report.failed}
-        for moved in [*report.moved, *(Moved(copy, copy.source) for copy, _ in report.failed)]:
-            state = _copy_seen(end, moved)
-            if state is not None:
-                kept.append(Kept(waiting.pop(moved.action.path), state))
-    return Aside(kept, [(action, _not_kept(folders, action, failures.get(path))) for path, action in waiting.items()])
-
-
-def _copy_seen(end: OpenBlob, moved: Moved) -> FileState | None:
-    """The copy as the service shows it, also an earlier run's; None unless it equals the version."""
+def _copy_seen(end: OpenLocation, moved: Moved) -> FileState | None:
+    """The copy as its end shows it, also an earlier run's; None unless it equals the version."""
     version = moved.source or moved.action.source
-    state = moved.destination
     name = moved.action.target or ""
     with suppress(BlobsyncError):
-        if state is None:
-            blob = end.store.head(end.at(name))
-            state = remote_state(blob) if blob else None
+        state = moved.destination or _state_at(end, name)
         if state is not None and version is not None:
             # Equal sizes are not enough if neither has an MD5.
-            version, state = with_md5(end, moved.action.path, version), with_md5(end, name, state)
+            version, state = _hashed(end, moved.action.path, version), _hashed(end, name, state)
             return state if equal_content(state, version) is True else None
     return None
 
 
-def _aside_here(folders: _Folders, end: LocalLocation, actions: Sequence[FileAction], wait: WaitForDisk) -> Aside:
-    """Set local files aside: copies the bytes, since a hard link would change with the original."""
-    found = Aside([], [])
-    copies: dict[str, Kept] = {}
-
-    def failed(action: FileAction, error: BlobsyncError) -> None:
-        failure = FileFailure(folders.path(action), error.code, error.message, error.hint)
-        found.failed.append((action, _not_kept(folders, action, failure)))
-
-    for action in actions:
-        name = folders.aside(action)
-        try:
-            state = _copy(end, folders.path(action), name, action.destination)
-        except BlobsyncError as error:
-            failed(action, error)
-        else:
-            copies[str(end.at(name))] = Kept(action, state)
-    # The original is replaced next: a power failure must leave one of the two.
-    errors = wait(copies)
-    for file, kept in copies.items():
-        if file in errors:
-            failed(kept.action, local_error(errors[file], file))
-        else:
-            found.kept.append(kept)
-    return found
+def _hashed(end: OpenLocation, path: str, state: FileState) -> FileState:
+    """The state with the MD5 of its bytes, unless the file is another version now."""
+    if isinstance(end, OpenBlob):
+        return with_md5(end, path, state)
+    if isinstance(state, LocalState) and state.md5 is None:
+        found = hash_file(end.at(path))
+        return found if found is not None and found.same_file(state) else state
+    return state
 
 
-def _copy(end: LocalLocation, path: str, name: str, expected: FileState | None) -> FileState:
-    source = SourceFile(end.at(path), expected)
-    try:
-        version = hash_file(end.at(path))
-        if version is not None and _holds(end, name, version):
-            source.check_unchanged()
-            return version
-        part = LocalFolder(end.path, end.boundary).create(relative_name(name), source.state.size)
-        try:
-            for offset in range(0, source.state.size, _COPY_BYTES):
-                part.write_at(offset, source.read_at(offset, min(_COPY_BYTES, source.state.size - offset)))
-            source.check_unchanged()
-            return part.commit(None, version.md5 if version else None)
-        finally:
-            part.discard()
-    finally:
-        source.close()
+def _state_at(end: OpenLocation, path: str) -> FileState | None:
+    if isinstance(end, LocalLocation):
+        return hash_file(end.at(path))
+    blob = end.store.head(end.at(path))
+    return remote_state(blob) if blob else None
 
 
 def _holds(end: OpenLocation, path: str, version: FileState) -> bool:
     """Whether the file exists with the same bytes, as far as can be seen."""
-    state: FileState | None = None
-    if isinstance(end, LocalLocation):
-        state = hash_file(end.at(path))
-    else:
-        with suppress(BlobsyncError):
-            blob = end.store.head(end.at(path))
-            state = remote_state(blob) if blob else None
-    return state is not None and equal_content(state, version) is True
+    with suppress(BlobsyncError):
+        state = _state_at(end, path)
+        return state is not None and equal_content(state, version) is True
+    return False
 
 
 def _not_kept(folders: _Folders, action: FileAction, failure: FileFailure | None) -> FileFailure:
