@@ -404,16 +404,7 @@ ROWS: tuple[ReadBack, ...] = (
             "node.standalone.tensorboard_jupyter:main",
             "spread.orders:read_orders",
             "spread.worker_process:Incoming.read",
-            "web.transfer_process:main",
-            "web.transfer_tasks:_read_answer",
         ),
-    ),
-    ReadBack(
-        "the plan that the page has shown, in the process that carries it out",
-        "the pipe between the two",
-        "only the page's server can write to it",
-        ("unit/test_web_transfer_tasks.py::test_an_incomplete_plan_is_not_carried_out",),
-        ("web.transfer_process:_decoded",),
     ),
     ReadBack(
         "the marks of checkpoints, and what the nodes of a job say to each other about them",

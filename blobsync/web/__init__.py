@@ -1,6 +1,6 @@
 """The local web page: ``blobsync web``.
 
 Decides who may look (``gate``, ``login``) and how results are shown (``pages``, ``templates``). In: requests of one
-user's browser. Out: pages, which store nothing themselves. Calls ``project``, as the command line does; a
-transfer runs in a process of its own (``transfer_process``). Needs the extra ``web``.
+user's browser. Out: pages, which store nothing themselves. Calls ``project``, as the command line does. Needs the extra
+``web``.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
@@ -70,14 +71,19 @@ class OtherTransfer:
         return self.running is not None and self.running.stoppable
 
 
-def other_transfers(book: LogBook, shown: Iterable[str], own: Iterable[int | None]) -> list[OtherTransfer]:
-    """Transfers that report their progress, and those of ``shown`` that run without reporting, except those of the
-    processes ``own``. Newest first. Raises ``LocalFileError`` if the log cannot be read."""
-    running, ours = book.running.all(), set(own)
+def is_ours(entry: TransferEntry) -> bool:
+    """Whether this process carries it out."""
+    return entry.pid == os.getpid() and entry.host == os.uname().nodename
+
+
+def other_transfers(book: LogBook, shown: Iterable[str]) -> list[OtherTransfer]:
+    """Transfers that report their progress, and those of ``shown`` that run without reporting, except those of this
+    process. Newest first. Raises ``LocalFileError`` if the log cannot be read."""
+    running = book.running.all()
     logged = [entry for entry in book.log.each([*running, *shown]) if entry.result == RUNNING]
     planned = [_as_entry(each) for each in running.values() if each.planning]
     entries = sorted([*logged, *planned], key=attrgetter("began"), reverse=True)
-    return [OtherTransfer(entry, running.get(entry.id)) for entry in entries if entry.pid not in ours]
+    return [OtherTransfer(entry, running.get(entry.id)) for entry in entries if not is_ours(entry)]
 
 
 def _as_entry(one: RunningTransfer) -> TransferEntry:

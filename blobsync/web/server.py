@@ -139,7 +139,7 @@ def serve_pages(
 
 def _app_state(source: Source, logins: Logins, is_stopping: Callable[[], bool]) -> AppState:
     caches = StatusCaches()
-    return AppState(source, logins, caches, TransferTasks(source, on_end=caches.outdate), is_stopping)
+    return AppState(source, logins, caches, TransferTasks(source, caches.outdate), is_stopping)
 
 
 def _greeting(logins: Logins, listening: Listening, port: int, *, shown: bool) -> Iterator[str]:

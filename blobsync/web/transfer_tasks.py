@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.base.events import NoteListener
 from blobsync.base.exit_codes import ExitCode
-from blobsync.base.plain_json import parse_object
-from blobsync.base.process import ProcessRunner, RunningProcess, python_module
 from blobsync.base.redaction import redact
-from blobsync.plan.progress import Progress, RatePoint, add_point, read_progress
+from blobsync.plan.progress import Progress, RatePoint, add_point
 from blobsync.plan.transfer_options import TransferOptions, from_root
 from blobsync.plan.transfer_plan import Direction, TransferPlan
+from blobsync.plan.transfer_result import TransferResult
+from blobsync.project.api import Project
+from blobsync.project.transfer import Transfer
 from blobsync.project.transfer_history import transfer_kind
 from blobsync.web.open_project import Source
-from blobsync.web.transfer_process import plan_lines
 
 # Plans and ended transfers that stay; a plan of a million files is large.
 _KEPT = 30
-# Seconds that a stopped transfer has to clean up, before harsher signals.
+# Seconds that stopped transfers have to clean up.
 _CLEANING = 60.0
 
 
@@ -51,8 +51,7 @@ class TransferRequest:
 class TransferTask:
     """``state`` is ``planning``, ``planned``, ``refused``, ``moving``, ``stopping``, ``done``, ``partial``, ``failed``
     or ``cancelled``. ``points`` are seconds since it began to move, bytes so far, and bytes a second. ``problem`` and
-    ``hint`` say why it is refused or failed; ``result`` has the counts of one that ended; times are in seconds since
-    1970."""
+    ``hint`` say why it is refused or failed; times are in seconds since 1970."""
 
     request: TransferRequest
     cluster: str
@@ -68,9 +67,9 @@ class TransferTask:
     notes: deque[str] = field(default_factory=lambda: deque(maxlen=20))
     problem: str = ""
     hint: str = ""
-    result: Mapping[str, Any] = field(default_factory=dict)
-    pid: int | None = None
-    # Its process reports all the time; see OtherTransfer.
+    result: TransferResult | None = None
+    transfer: Transfer | None = None
+    # It reports all the time; see OtherTransfer.
     silence: ClassVar[str] = ""
 
     @property
@@ -80,7 +79,7 @@ class TransferTask:
 
     @property
     def is_active(self) -> bool:
-        """It has a process that moves files."""
+        """It moves files."""
         return self.state in ("moving", "stopping")
 
     @property
@@ -97,20 +96,13 @@ class TransferTask:
 
 
 class TransferTasks:
-    """All plans and transfers of the page. Thread-safe. ``runner`` starts the processes that carry out plans."""
+    """All plans and transfers of the page. Thread-safe."""
 
-    def __init__(
-        self,
-        source: Source,
-        runner: ProcessRunner | None = None,
-        on_end: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, source: Source, on_end: Callable[[], None] = lambda: None) -> None:
         self._source = source
-        self._runner = runner or ProcessRunner()
         self._on_end = on_end
         self._lock = threading.Lock()
         self._tasks: dict[str, TransferTask] = {}
-        self._processes: dict[str, RunningProcess] = {}
 
     def begin(self, request: TransferRequest) -> TransferTask:
         """Start to plan."""
@@ -143,12 +135,22 @@ class TransferTasks:
         return (task for task in self.each() if task.began is not None)
 
     def carry_out(self, task: TransferTask) -> None:
-        """Start to move; once for each plan, and only if it may be carried out."""
+        """Start to move; once for each plan, and only if it may be carried out.
+
+        Files that changed after the plan was made are not replaced: the engines and ``transfer.carry_out`` check each.
+        """
         with self._lock:
             if task.state != "planned" or task.plan is None:
                 return
             task.state, task.began = "moving", time.time()
-        threading.Thread(target=self._carry, args=(task, task.plan), daemon=True).start()
+        try:
+            task.transfer = self._open(task).start(task.plan, on_progress=task.add_progress)
+        except BlobsyncError as error:
+            _fail(task, error.message, error.hint or "")
+            return
+        task.transfer.add_done_callback(lambda ended: self._ended(task, ended))
+        if task.state == "stopping":
+            task.transfer.cancel()
 
     def cancel(self, task: TransferTask) -> None:
         """Stop it as Ctrl-C does; returns at once."""
@@ -156,99 +158,53 @@ class TransferTasks:
             if task.state != "moving":
                 return
             task.state = "stopping"
-            process = self._processes.get(task.id)
-        if process is not None:
-            process.send_line("stop")
+        if task.transfer is not None:
+            task.transfer.cancel()
 
     def close(self) -> None:
         """Stop all, and wait until they have cleaned up."""
-        with self._lock:
-            processes = list(self._processes.values())
-        for process in processes:
-            process.send_line("stop")
-        for process in processes:
-            if process.wait(_CLEANING) is None:
-                process.stop()
+        running = [task.transfer for task in self.each() if task.transfer is not None and task.transfer.cancel()]
+        wait(running, _CLEANING)
+
+    def _open(self, task: TransferTask) -> Project:
+        project = self._source.open(task.request.cluster, from_cluster=task.request.from_cluster)
+        project.listener = NoteListener(lambda text: task.notes.append(redact(text)))
+        return project
 
     def _plan(self, task: TransferTask) -> None:
+        def keep(progress: Progress) -> None:
+            task.progress = progress
+
         try:
-            with self._source.open(task.request.cluster, from_cluster=task.request.from_cluster) as project:
-                project.listener = NoteListener(lambda text: task.notes.append(redact(text)))
+            with self._open(task) as project:
                 make = project.plan_upload if task.request.direction is Direction.UP else project.plan_download
-
-                def keep(progress: Progress) -> None:
-                    task.progress = progress
-
-                plan = make(*from_root(project.root, task.request.paths, task.request.options), on_progress=keep)
+                task.plan = make(*from_root(project.root, task.request.paths, task.request.options), on_progress=keep)
         except BlobsyncError as error:
-            task.problem, task.hint = redact(error.message), redact(error.hint or "")
-            task.state = "refused"
-            return
+            _fail(task, error.message, error.hint or "", "refused")
         except Exception as error:  # noqa: BLE001 - the page shows it
-            task.problem, task.hint = _bug(error), "please report it"
-            task.state = "refused"
-            return
-        task.plan = plan
-        task.state = "planned"
+            _fail(task, *_bug(error), "refused")
+        else:
+            task.state = "planned"
 
-    def _carry(self, task: TransferTask, plan: TransferPlan) -> None:
-        source = self._source.through(task.request.cluster)
-        order = {
-            "folder": str(source.folder),
-            "cluster": source.cluster,
-            "from_cluster": task.request.from_cluster,
-            "overrides": dict(source.overrides),
-        }
+    def _ended(self, task: TransferTask, transfer: Future[TransferResult]) -> None:
         try:
-            process = self._runner.start(
-                python_module("blobsync.web.transfer_process"), env=dict(self._source.environ), cwd=self._source.folder
-            )
-            with self._lock:
-                self._processes[task.id] = process
-            task.pid = process.pid
-            process.send_line(json.dumps(order))
-            for line in plan_lines(plan):
-                process.send_line(line)
-            if task.state == "stopping":
-                process.send_line("stop")
-            for line in process.lines():
-                _read_answer(task, line)
-            code = process.wait()
-            if task.ended is None:
-                _fail(
-                    task, f"the process that moved the files ended with {code}: {redact(process.stderr_tail())[-300:]}"
-                )
+            task.result = transfer.result()
+        except CancelledError as stopped:
+            _fail(task, str(stopped), "plan the rest: verified files are skipped", "cancelled")
+        except BlobsyncError as error:
+            _fail(task, error.message, error.hint or "")
         except Exception as error:  # noqa: BLE001 - the page shows it
-            _fail(task, error.message if isinstance(error, BlobsyncError) else _bug(error))
+            _fail(task, *_bug(error))
+        else:
+            task.ended = time.time()
+            task.state = {ExitCode.DONE: "done", ExitCode.PARTIAL: "partial"}.get(task.result.exit_code, "failed")
         finally:
-            with self._lock:
-                self._processes.pop(task.id, None)
             self._on_end()
 
 
-def _read_answer(task: TransferTask, line: str) -> None:
-    try:
-        answer = parse_object(line)
-    except ValueError:
-        # What a library printed.
-        return
-    if "progress" in answer:
-        task.add_progress(read_progress(answer["progress"]))
-    elif "note" in answer:
-        task.notes.append(answer["note"])
-    elif "ended" in answer:
-        task.result = answer["ended"]
-        code = task.result["exit_code"]
-        task.ended = time.time()
-        task.state = {ExitCode.DONE: "done", ExitCode.PARTIAL: "partial"}.get(code, "failed")
-    elif "failed" in answer:
-        failed = answer["failed"]
-        _fail(task, failed["message"], failed["hint"], "cancelled" if answer["stopped"] else "failed")
-
-
 def _fail(task: TransferTask, why: str, hint: str = "", state: str = "failed") -> None:
-    task.problem, task.hint, task.ended, task.state = why, hint, time.time(), state
+    task.problem, task.hint, task.ended, task.state = redact(why), redact(hint), time.time(), state
 
 
-def _bug(error: Exception) -> str:
-    return f"a bug in blobsync: {type(error).__name__}: {redact(str(error))}"
+def _bug(error: Exception) -> tuple[str, str]:
+    return f"a bug in blobsync: {type(error).__name__}: {redact(str(error))}", "please report it"

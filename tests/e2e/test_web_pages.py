@@ -446,9 +446,9 @@ def test_a_page_says_when_the_server_is_gone_and_goes_on_after_a_new_login(
             other = page.context.new_page()
             other.goto(f"file://{server.file}")
             other.wait_for_url(f"{server.address}/")
-            # The transfer was stopped as by Ctrl-C, which the page shows now.
+            # The transfer was killed with the server, which the page shows now.
             expect(page.get_by_role("heading", name="Transfers", exact=True)).to_be_visible()
             expect(said).to_be_hidden()
-            expect(page.locator(".history .badge.cancelled")).to_have_count(1)
+            expect(page.locator(".history .badge.killed")).to_have_count(1)
             left = container.contents("data/")
             assert left.items() <= hashes(files).items(), "whole files only"

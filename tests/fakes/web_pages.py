@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from blobsync.base.process import ProcessRunner
 from blobsync.web.app_state import AppState
 from blobsync.web.application import web_application
 from blobsync.web.gate import cookie_name
@@ -33,10 +32,10 @@ class WebAnswer(NamedTuple):
 class WebPages:
     """Pages of one project, logged in."""
 
-    def __init__(self, source: Source, folder: Path, runner: ProcessRunner | None = None) -> None:
+    def __init__(self, source: Source, folder: Path) -> None:
         logins = Logins(LoginFile(folder / "login.html", f"http://{_HOST}"))
         caches = StatusCaches()
-        self.tasks = TransferTasks(source, runner, caches.outdate)
+        self.tasks = TransferTasks(source, caches.outdate)
         self._app_state = AppState(source, logins, caches, self.tasks, lambda: False)
         self._application = web_application(self._app_state)
         self._loop = asyncio.new_event_loop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -12,11 +11,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
-from blobsync.project.transfer_history import RUNNING, LogBook, TransferEntry, failure_text, failures_in
+from blobsync.project.transfer_history import RUNNING, TransferEntry, failure_text, failures_in
 from blobsync.web.app_state import AppState, app_state_of
 from blobsync.web.charts import CHART_SECONDS, HEIGHT, WIDTH, bytes_chart, rate_curve
 from blobsync.web.events import live_parts
-from blobsync.web.external_transfers import OtherTransfer, other_transfers
+from blobsync.web.external_transfers import OtherTransfer, is_ours, other_transfers
 from blobsync.web.open_project import look_through
 from blobsync.web.render import fragment, page
 from blobsync.web.transfer_tasks import TransferTask
@@ -38,7 +37,7 @@ def _show(request: Request) -> Response:
     first, total = number * _PAGE, book.log.count()
     entries = book.recent(limit=_PAGE, offset=first)
     active = [task for task in state.tasks.moved() if task.is_active]
-    others = _others(state, book, [entry.id for entry in book.recent(limit=_PAGE) if entry.result == RUNNING])
+    others = other_transfers(book, [entry.id for entry in book.recent(limit=_PAGE) if entry.result == RUNNING])
     return page(
         request, "transfers.html", tasks=active, active=_ids([*active, *others]), others=others,
         entries=entries, number=number, more=total > first + _PAGE, total=total,
@@ -50,10 +49,6 @@ def _ids(tasks: Iterable[TransferTask | OtherTransfer]) -> str:
     return "-".join(task.id for task in tasks)
 
 
-def _others(state: AppState, book: LogBook, shown: Iterable[str]) -> list[OtherTransfer]:
-    return other_transfers(book, shown, [task.pid for task in state.tasks.moved()])
-
-
 def _live(request: Request) -> Response:
     state = app_state_of(request)
     book = state.source.logbook()
@@ -61,7 +56,7 @@ def _live(request: Request) -> Response:
 
     def look() -> dict[str, str]:
         tasks = [task for task in state.tasks.moved() if task.is_active]
-        others = _others(state, book, shown.split("-"))
+        others = other_transfers(book, shown.split("-"))
         if _ids([*tasks, *others]) != shown:
             return {"load": "/transfers"}
         active: list[TransferTask | OtherTransfer] = [*tasks, *others]
@@ -90,13 +85,14 @@ def _show_one(request: Request) -> Response:
 
 
 def _entry_of(state: AppState, task: TransferTask) -> TransferEntry | None:
-    """The entry of the history, which the process that moves the files writes."""
+    """The entry of the history: the first of these paths since it began."""
+    paths = task.plan.paths if task.plan is not None else ()
     try:
-        recent = state.source.logbook().recent(since=task.made, limit=_PAGE)
+        recent = state.source.logbook().recent(since=task.began)
     except BlobsyncError:
         # The Transfers page shows the error.
         return None
-    return next((entry for entry in recent if entry.pid == task.pid and entry.host == os.uname().nodename), None)
+    return next((entry for entry in reversed(recent) if entry.paths == paths and is_ours(entry)), None)
 
 
 def _live_one(request: Request) -> Response:
