@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from blobsync.base.check_results import CheckResult
-from blobsync.base.errors import BlobsyncError
+from blobsync.base.errors import BackendFailingError, BlobsyncError, LostContactError
 from blobsync.base.process import ProcessRunner
 from blobsync.config.model import Cluster
 from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
@@ -37,7 +37,7 @@ class Plan(Generic[_Request]):
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The backend has accepted the job, or will stop it."""
+    """The backend has accepted the job."""
 
     ref: JobRef
 
@@ -56,8 +56,10 @@ class Unknown:
     error: BlobsyncError
 
 
-# The outcome of a request to another system.
+# The outcome of a submission.
 Outcome = Accepted | Refused | Unknown
+# The response was lost, or the other side failed: the request may have been carried out.
+DOUBTFUL = (LostContactError, BackendFailingError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +125,8 @@ class Examining(Protocol):
 class Backend(Protocol[_Request]):
     """A system that runs jobs. Every method except :meth:`plan` may do I/O.
 
-    Errors: ``BackendUnavailableError`` if the backend cannot be reached, ``JobError`` for the rest. :meth:`submit`
-    and :meth:`cancel` return an outcome instead.
+    Errors: ``BackendUnavailableError`` if the backend cannot be reached, ``JobError`` for the rest. One of ``DOUBTFUL``
+    from a request that changes a job: it may have been carried out. :meth:`submit` returns an outcome instead.
     """
 
     @property
@@ -153,8 +155,8 @@ class Backend(Protocol[_Request]):
         """The states of jobs, in order, with few requests; ``UNKNOWN`` for jobs that no longer exist there."""
         ...
 
-    def cancel(self, ref: JobRef) -> Outcome:
-        """Stop a job. Safe to repeat, also after its end; an unknown one is ``Refused``."""
+    def cancel(self, ref: JobRef) -> None:
+        """Stop a job. Safe to repeat, also after its end. Raises ``JobNotFoundError`` for an unknown one."""
         ...
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
@@ -183,7 +185,7 @@ class Backend(Protocol[_Request]):
 class Scaling(Protocol):
     """A backend that changes the number of nodes of elastic jobs while they run."""
 
-    def scale(self, ref: JobRef, nodes: int) -> Outcome:
+    def scale(self, ref: JobRef, nodes: int) -> None:
         """Request a number of nodes within the job's bounds. The last request counts; safe to repeat.
 
         Nodes with the highest numbers are removed first; node 0 stays.
@@ -195,7 +197,7 @@ class Scaling(Protocol):
 class TaskEnding(Protocol):
     """A backend that can stop one task of a job, and let the others run."""
 
-    def cancel_task(self, ref: JobRef, number: int) -> Outcome:
+    def cancel_task(self, ref: JobRef, number: int) -> None:
         """Stop a task. Safe to repeat, also after its end."""
         ...
 

@@ -15,7 +15,7 @@ from blobsync.jobs.context import JobContext, demand_own
 from blobsync.jobs.failure_causes import FoundCause, is_retriable
 from blobsync.jobs.queries import JobName, JobQueries
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.states import INTERRUPTED, cancel, cancel_task, demand_accepted, demand_task, refresh
+from blobsync.jobs.states import INTERRUPTED, cancel, cancel_task, demand_task, doubts_said, refresh
 from blobsync.jobspec.elastic import demand_scalable
 from blobsync.jobspec.spec import JobRef, JobSpec, State
 
@@ -264,8 +264,8 @@ class JobService(JobQueries):
         if not isinstance(backend, Scaling):
             raise UsageError(f"{record.run_id} cannot be scaled: {backend.name} cannot change a job that runs")
         asked_at = time.time()
-        outcome = backend.scale(record.ref, nodes)
-        demand_accepted(outcome, f"{record.run_id} is being scaled")
+        with doubts_said(f"{record.run_id} is being scaled"):
+            backend.scale(record.ref, nodes)
         return refresh(self._context, [self._context.history.ask_scale(record, nodes, asked_at)])[0]
 
     def watch(self, job: JobName, *, retries: int | None = None) -> Iterator[Attempt]:

@@ -7,20 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blobsync.backends.protocol import (
-    KEEP_SECRETS,
-    Backend,
-    KeepingSecrets,
-    Outcome,
-    Refused,
-    Renewing,
-    TaskEnding,
-    Unknown,
-)
+from blobsync.backends.protocol import DOUBTFUL, KEEP_SECRETS, Backend, KeepingSecrets, Renewing, TaskEnding
 from blobsync.base.errors import BlobsyncError, JobError, JobNotFoundError, UsageError
 from blobsync.jobs.context import JobContext, demand_own
 from blobsync.jobs.record import JobFilter, JobRecord
@@ -188,8 +179,8 @@ def cancel(context: JobContext, record: JobRecord) -> JobRecord:
             f"{record.run_id} cannot be stopped yet: {record.info.reason or INTERRUPTED}",
             hint="try again later: blobsync looks for it each time",
         )
-    outcome = context.backend_of(record).cancel(record.ref)
-    demand_accepted(outcome, f"{record.run_id} is being stopped")
+    with doubts_said(f"{record.run_id} is being stopped"):
+        context.backend_of(record).cancel(record.ref)
     known = refresh(context, [context.history.ask_cancel(record)]).records[0]
     if known.info.state.is_final:
         return known
@@ -221,20 +212,21 @@ def cancel_task(context: JobContext, record: JobRecord, number: int) -> None:
         raise JobError(
             f"{record.run_id} cannot be stopped yet: {record.info.reason or INTERRUPTED}", hint="try again later"
         )
-    demand_accepted(backend.cancel_task(record.ref, number), f"task {number} of {record.run_id} is being stopped")
+    with doubts_said(f"task {number} of {record.run_id} is being stopped"):
+        backend.cancel_task(record.ref, number)
 
 
-def demand_accepted(outcome: Outcome, doing: str) -> None:
-    """Raise the backend's error if it refused the request, ``JobError`` if its response was lost.
+@contextmanager
+def doubts_said(doing: str) -> Iterator[None]:
+    """Raise ``JobError`` if the response of a backend was lost; what it refuses is raised as it is.
 
     ``doing``: ``job_1 is being stopped``.
     """
-    if isinstance(outcome, Unknown):
-        raise JobError(
-            f"unknown whether {doing}: {outcome.error.message}", hint="run the same command again: that is safe"
-        )
-    if isinstance(outcome, Refused):
-        raise outcome.error
+    try:
+        yield
+    except DOUBTFUL as error:
+        hint = "run the same command again: that is safe"
+        raise JobError(f"unknown whether {doing}: {error.message}", hint=hint) from error
 
 
 def _not_confirmed(record: JobRecord, error: BlobsyncError) -> str:

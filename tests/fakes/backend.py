@@ -65,30 +65,28 @@ class FakeBackend:
             changes=(NodeChange(now, spec.nodes, spec.nodes),) if spec.is_elastic else (),
         )
 
-    def scale(self, ref: JobRef, nodes: int) -> Outcome:
-        if self.gone:
-            return Refused(BackendUnavailableError("the cluster does not answer"))
+    def scale(self, ref: JobRef, nodes: int) -> None:
+        self._check()
         info = self.jobs.get(ref.run_id)
         if info is None or info.state.is_final:
-            return Refused(JobError(f"{ref.run_id} does not run"))
+            raise JobError(f"{ref.run_id} does not run")
         changes = (*info.changes, NodeChange(time.time(), nodes, nodes))
         self.jobs[ref.run_id] = replace(info, changes=changes)
-        return Unknown(LostContactError("there is no connection to the cluster")) if self.lost else Accepted(ref)
+        self._answer()
 
     def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
         self._check()
         self.asked += 1
         return tuple(self.jobs.get(ref.run_id, RunInfo(ref.run_id, State.UNKNOWN)) for ref in refs)
 
-    def cancel(self, ref: JobRef) -> Outcome:
-        if self.gone:
-            return Refused(BackendUnavailableError("the cluster does not answer"))
+    def cancel(self, ref: JobRef) -> None:
+        self._check()
         info = self.jobs.get(ref.run_id)
         if info is None:
-            return Refused(JobNotFoundError("the cluster does not know it"))
+            raise JobNotFoundError("the cluster does not know it")
         if not info.state.is_final:
             self.jobs[ref.run_id] = replace(info, state=State.CANCELED, ended=time.time())
-        return Unknown(LostContactError("there is no connection to the cluster")) if self.lost else Accepted(ref)
+        self._answer()
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
         self._check()
@@ -111,6 +109,10 @@ class FakeBackend:
     def _text(self, run_id: str) -> bytes:
         spec = self.specs[run_id]
         return (" ".join(spec.argv[1:]) + "\n").encode() if spec.argv[0] == "echo" else b""
+
+    def _answer(self) -> None:
+        if self.lost:
+            raise LostContactError("there is no connection to the cluster")
 
     def _check(self) -> None:
         if self.gone:

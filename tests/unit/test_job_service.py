@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from blobsync.backends.protocol import Outcome
 from blobsync.base.errors import (
     BackendUnavailableError,
     BlobsyncError,
@@ -54,9 +53,9 @@ class Ordered(FakeBackend):
         self.order.append("submit")
         return ref
 
-    def cancel(self, ref: JobRef) -> Outcome:
+    def cancel(self, ref: JobRef) -> None:
         self.order.append("cancel")
-        return super().cancel(ref)
+        super().cancel(ref)
 
 
 @pytest.fixture

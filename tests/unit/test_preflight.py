@@ -229,6 +229,7 @@ NOT_THE_FILES_FAULT: Mapping[str, str] = {
     "cannot be scaled": "a job that runs is scaled",
     "may have {bounds}, not {nodes}": "a job that runs is scaled",
     "has ended: {state}": "a job that runs is scaled",
+    "starts it again with as many as are free": "a job that runs is scaled",
     "per node requested, but": "without --nodes, more GPUs than a node has take more nodes",
     "the job needs {missing[0]}": "a job that moves from another cluster",
     "the job needs the secret variable": "a job that moves from another cluster",

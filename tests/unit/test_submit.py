@@ -18,7 +18,7 @@ import pytest
 
 from blobsync.ancestors.batchai_job import read_job_file
 from blobsync.ancestors.batchai_record import record_job
-from blobsync.backends.protocol import Outcome, Plan, Refused
+from blobsync.backends.protocol import Outcome, Plan
 from blobsync.base.errors import (
     AccessDeniedError,
     ConfigError,
@@ -58,8 +58,10 @@ class Moody(FakeBackend):
         self.gone = self.leaves_after <= 0
         return outcome
 
-    def cancel(self, ref: JobRef) -> Outcome:
-        return Refused(CredentialError("the login has ended")) if self.unwilling else super().cancel(ref)
+    def cancel(self, ref: JobRef) -> None:
+        if self.unwilling:
+            raise CredentialError("the login has ended")
+        super().cancel(ref)
 
 
 @pytest.fixture

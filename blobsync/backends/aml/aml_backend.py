@@ -34,6 +34,7 @@ from blobsync.backends.port_forwarding import (
     proxy_line,
 )
 from blobsync.backends.protocol import (
+    DOUBTFUL,
     Accepted,
     Backend,
     ClusterSummary,
@@ -49,12 +50,10 @@ from blobsync.backends.protocol import (
 from blobsync.backends.ssh_arguments import SshMachine
 from blobsync.base.errors import (
     BackendBusyError,
-    BackendFailingError,
     BackendUnavailableError,
     BlobsyncError,
     JobError,
     JobNotFoundError,
-    LostContactError,
     StorageError,
     UsageError,
 )
@@ -137,7 +136,7 @@ class AmlBackend:
         try:
             body = with_seal_keys(request.job, secrets)
             answer = self._client.call("PUT", f"jobs/{run_name(spec.run_id)}", body, doing="submit")
-        except (BackendFailingError, LostContactError) as error:
+        except DOUBTFUL as error:
             return self._unanswered(spec, error)
         except BlobsyncError as error:
             self.forget(spec)
@@ -234,30 +233,24 @@ class AmlBackend:
         details = self._client.history(f"runs/{run_name(run_id)}/details") if closely else None
         return read_foreign(body, details or AmlReply(), self._cluster)
 
-    def cancel(self, ref: JobRef) -> Outcome:
-        return self._cancel(ref, run_name(ref.run_id), lambda: self.get([ref])[0].state)
+    def cancel(self, ref: JobRef) -> None:
+        self._cancel(run_name(ref.run_id), lambda: self.get([ref])[0].state)
 
-    def cancel_task(self, ref: JobRef, number: int) -> Outcome:
+    def cancel_task(self, ref: JobRef, number: int) -> None:
         trial = self._trial(ref, number)
         if trial is None:
             said = f"Azure ML has not made the trial of task {number} of {ref.run_id} yet"
-            return Refused(JobError(said, hint=f"try again when it runs; blobsync abort {ref.run_id} ends all tasks"))
-        return self._cancel(ref, trial, lambda: _state_of(self.get([ref])[0], number))
+            raise JobError(said, hint=f"try again when it runs; blobsync abort {ref.run_id} ends all tasks")
+        self._cancel(trial, lambda: _state_of(self.get([ref])[0], number))
 
-    def _cancel(self, ref: JobRef, name: str, look: Callable[[], State]) -> Outcome:
-        try:
-            refusal = self._client.cancel(name)
-            state = look() if refusal else None
-        except (BackendFailingError, LostContactError) as error:
-            return Unknown(error)
-        except BlobsyncError as error:
-            return Refused(error)
-        if refusal is None or (state and state.is_final):
-            # Refused because the job has ended, as requested.
-            return Accepted(ref)
+    def _cancel(self, name: str, look: Callable[[], State]) -> None:
+        refusal = self._client.cancel(name)
+        # It is refused where the job has ended, as requested.
+        if refusal is None or (state := look()).is_final:
+            return
         if state is State.UNKNOWN:
-            return Refused(JobNotFoundError(f"Azure ML does not know {name}: {refusal.sentence}"))
-        return Refused(JobError(f"Azure ML did not cancel {name}: {refusal.sentence}"))
+            raise JobNotFoundError(f"Azure ML does not know {name}: {refusal.sentence}")
+        raise JobError(f"Azure ML did not cancel {name}: {refusal.sentence}")
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
         return self._logs(run_name(ref.run_id))

@@ -28,21 +28,18 @@ from blobsync.backends.kubernetes.request import (
     with_own_keys,
 )
 from blobsync.backends.kubernetes.settings import read_settings
-from blobsync.backends.kubernetes.submission import DOUBTFUL, Submission
+from blobsync.backends.kubernetes.submission import Submission
 from blobsync.backends.port_forwarding import LOOPBACK, pod_line
 from blobsync.backends.protocol import (
-    Accepted,
     ClusterSummary,
     Holder,
     Outcome,
     Plan,
     PortForward,
-    Refused,
     Surroundings,
-    Unknown,
 )
 from blobsync.base.check_results import CheckResult
-from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, BlobsyncError, JobError, JobNotFoundError
+from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, JobError, JobNotFoundError
 from blobsync.config.model import Cluster
 from blobsync.jobspec.interactive import HOLDER, entering
 from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State
@@ -147,55 +144,37 @@ class KubernetesBackend:
 
     # -- changing -----------------------------------------------------------------------------------------------
 
-    def cancel(self, ref: JobRef) -> Outcome:
+    def cancel(self, ref: JobRef) -> None:
         place = self._place_of(ref)
-        try:
-            jobs = self._jobs(place, ref)
-            if not jobs:
-                return Refused(JobNotFoundError(f"the cluster does not know {ref.run_id}"))
-            with ThreadPoolExecutor(_AT_A_TIME) as pool:
-                list(pool.map(lambda job: _cancel(place, job), jobs))
-        except DOUBTFUL as error:
-            return Unknown(error)
-        except BlobsyncError as error:
-            return Refused(error)
-        return Accepted(ref)
+        jobs = self._jobs(place, ref)
+        if not jobs:
+            raise JobNotFoundError(f"the cluster does not know {ref.run_id}")
+        with ThreadPoolExecutor(_AT_A_TIME) as pool:
+            list(pool.map(lambda job: _cancel(place, job), jobs))
 
-    def cancel_task(self, ref: JobRef, number: int) -> Outcome:
-        try:
-            place, name = self._place_of(ref), object_name(ref.run_id)
-            pods = [pod for pod in replies.read_pods(place.ours("Pod", [name])) if pod.task == number]
-            if pods and all(pod.is_over for pod in replies.latest_pods(pods)):
-                return Accepted(ref)
-            if pods and pods[-1].has_own_job:
-                place.patch_job(pods[-1].job, _at_once())
-                return Accepted(ref)
-            if not (pods and pods[-1].running):
-                said = f"task {number} of {ref.run_id} does not run, and Kubernetes takes no task out of its queue"
-                return Refused(JobError(said, hint=f"again when it runs; blobsync abort {ref.run_id} ends all tasks"))
-            place.kubectl.execute(place.namespace, pods[-1].name, CONTAINER, "sh", "-c", END_ALONE)
-        except DOUBTFUL as error:
-            return Unknown(error)
-        except BlobsyncError as error:
-            return Refused(error)
-        return Accepted(ref)
+    def cancel_task(self, ref: JobRef, number: int) -> None:
+        place, name = self._place_of(ref), object_name(ref.run_id)
+        pods = [pod for pod in replies.read_pods(place.ours("Pod", [name])) if pod.task == number]
+        if pods and all(pod.is_over for pod in replies.latest_pods(pods)):
+            return
+        if pods and pods[-1].has_own_job:
+            place.patch_job(pods[-1].job, _at_once())
+            return
+        if not (pods and pods[-1].running):
+            said = f"task {number} of {ref.run_id} does not run, and Kubernetes takes no task out of its queue"
+            raise JobError(said, hint=f"again when it runs; blobsync abort {ref.run_id} ends all tasks")
+        place.kubectl.execute(place.namespace, pods[-1].name, CONTAINER, "sh", "-c", END_ALONE)
 
-    def scale(self, ref: JobRef, nodes: int) -> Outcome:
+    def scale(self, ref: JobRef, nodes: int) -> None:
         """Change the number of nodes, in one request: the server takes both numbers together, or neither.
 
         The highest indexes are removed first, and index 0 stays. Safe to repeat.
         """
-        try:
-            place, name = self._place_of(ref), object_name(ref.run_id)
-            job = replies.read_kubernetes_job(place.get("Job", name))
-            if job.is_ending or job.run_id != ref.run_id:
-                return Refused(JobError(f"{ref.run_id} does not run (any more)"))
-            place.patch_job(name, {"spec": {"completions": nodes, "parallelism": nodes}})
-        except DOUBTFUL as error:
-            return Unknown(error)
-        except BlobsyncError as error:
-            return Refused(error)
-        return Accepted(ref)
+        place, name = self._place_of(ref), object_name(ref.run_id)
+        job = replies.read_kubernetes_job(place.get("Job", name))
+        if job.is_ending or job.run_id != ref.run_id:
+            raise JobError(f"{ref.run_id} does not run (any more)")
+        place.patch_job(name, {"spec": {"completions": nodes, "parallelism": nodes}})
 
     def granted_at(self, ref: JobRef) -> float:
         return self._granted.get(ref.run_id, 0)

@@ -16,20 +16,16 @@ from blobsync.backends.kubernetes.pod import mount_names
 from blobsync.backends.kubernetes.pod_security import RESTRICTED, enforced_level
 from blobsync.backends.kubernetes.replies import KubernetesJob
 from blobsync.backends.kubernetes.request import KubernetesRequest
-from blobsync.backends.protocol import Accepted, Outcome, Refused, Unknown
+from blobsync.backends.protocol import DOUBTFUL, Accepted, Outcome, Refused, Unknown
 from blobsync.base.errors import (
     BackendDeniedError,
-    BackendFailingError,
     BackendUnavailableError,
     BlobsyncError,
     JobNotFoundError,
-    LostContactError,
     SubmissionError,
 )
 from blobsync.jobspec.spec import JobRef, JobSpec, Secrets
 
-# The server may have carried out the request.
-DOUBTFUL = (LostContactError, BackendFailingError)
 # Each request runs kubectl once.
 _AT_A_TIME = 4
 _One = TypeVar("_One")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -166,38 +166,32 @@ class LocalBackend:
         order = [entry.run_id for entry in LocalQueue(self._queue_dir).entries()]
         return tuple(_info(ref.run_id, self._files(ref.run_id), order) for ref in refs)
 
-    def cancel(self, ref: JobRef) -> Outcome:
-        files = self._files(ref.run_id)
+    def cancel(self, ref: JobRef) -> None:
+        files = self._known(ref)
         status = files.read_status()
-        if status is None:
-            return Refused(JobNotFoundError(f"this machine does not know {ref.run_id}: there is no {files.folder}"))
-        if not status.state.is_final:
-            try:
+        if status and not status.state.is_final:
+            with _as_local_error(files.cancel):
                 files.cancel.touch()
-            except OSError as error:
-                return Refused(local_error(error, files.cancel))
-        return Accepted(ref)
 
-    def scale(self, ref: JobRef, nodes: int) -> Outcome:
+    def scale(self, ref: JobRef, nodes: int) -> None:
         files = self._files(ref.run_id)
         status = files.read_status()
         if status is None or status.state.is_final:
-            return Refused(JobError(f"{ref.run_id} does not run on this machine any more", hint="blobsync q shows it"))
-        try:
+            raise JobError(f"{ref.run_id} does not run on this machine any more", hint="blobsync q shows it")
+        with _as_local_error(files.wanted):
             files.write_wanted(nodes)
-        except OSError as error:
-            return Refused(local_error(error, files.wanted))
-        return Accepted(ref)
 
-    def cancel_task(self, ref: JobRef, number: int) -> Outcome:
+    def cancel_task(self, ref: JobRef, number: int) -> None:
+        files = self._known(ref)
+        with _as_local_error(files.folder):
+            files.cancel_task(number)
+
+    def _known(self, ref: JobRef) -> RunFiles:
+        """The files of a job. Raises ``JobNotFoundError`` if there are none."""
         files = self._files(ref.run_id)
         if not files.state.exists():
-            return Refused(JobNotFoundError(f"this machine does not know {ref.run_id}: there is no {files.folder}"))
-        try:
-            files.cancel_task(number)
-        except OSError as error:
-            return Refused(local_error(error, files.folder))
-        return Accepted(ref)
+            raise JobNotFoundError(f"this machine does not know {ref.run_id}: there is no {files.folder}")
+        return files
 
     def last_lines(self, ref: JobRef) -> Mapping[int, str]:
         here = LoginNode(self._around.process, None, self._around.environ, sys.executable)
@@ -299,6 +293,14 @@ class LocalBackend:
         if self._own_settings.get("gpus") is not None:
             return _numbers(_count(self._own_settings["gpus"], "gpus"))
         return visible_gpus(self._around.environ)
+
+
+@contextmanager
+def _as_local_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise local_error(error, path) from error
 
 
 def visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:

@@ -42,6 +42,7 @@ from blobsync.base.errors import (
     TooManyTasksError,
     UsageError,
 )
+from blobsync.base.process import Completed
 from blobsync.jobspec.containers import image_text
 from blobsync.jobspec.interactive import HOLDER, entering
 from blobsync.jobspec.node_archive import travelling_sources
@@ -199,55 +200,39 @@ class SlurmBackend:
         running = [number for number, has_begun in zip(marked, answers, strict=True) if has_begun]
         return {**found, **{number: _running(found[number]) for number in running}}
 
-    def cancel_task(self, ref: JobRef, number: int) -> Outcome:
-        return self._cancel(ref, f"{_number(ref)}_{number}")
+    def cancel_task(self, ref: JobRef, number: int) -> None:
+        self._cancel(ref, f"{_number(ref)}_{number}")
 
     def last_lines(self, ref: JobRef) -> Mapping[int, str]:
         return self._login.last_lines(_place(ref))
 
-    def cancel(self, ref: JobRef) -> Outcome:
-        return self._cancel(ref, _number(ref))
+    def cancel(self, ref: JobRef) -> None:
+        self._cancel(ref, _number(ref))
 
-    def _cancel(self, ref: JobRef, number: str) -> Outcome:
-        try:
-            # The name protects a job of another cluster with the same number.
-            done = self._login.run(("scancel", f"--name={run_name(ref.run_id)}", number))
-            if done.returncode and "Invalid job id" not in done.stderr:
-                error = JobError(f"Slurm could not cancel {ref.native_id}: {slurm_replies.complaint(done.stderr)}")
-                return Unknown(error) if slurm_replies.may_have_submitted(done.stderr) else Refused(error)
-            # The message is the same for an unknown job.
-            if self.get([ref])[0].state is State.UNKNOWN:
-                return Refused(JobNotFoundError(f"Slurm does not know {ref.native_id} ({ref.run_id})"))
-        except LostContactError as error:
-            return Unknown(error)
-        except BlobsyncError as error:
-            return Refused(error)
-        return Accepted(ref)
+    def _cancel(self, ref: JobRef, number: str) -> None:
+        # The name protects a job of another cluster with the same number.
+        done = self._login.run(("scancel", f"--name={run_name(ref.run_id)}", number))
+        if "Invalid job id" not in done.stderr:
+            _demand_done(done, f"Slurm could not cancel {ref.native_id}")
+        # The message is the same for an unknown job.
+        if self.get([ref])[0].state is State.UNKNOWN:
+            raise JobNotFoundError(f"Slurm does not know {ref.native_id} ({ref.run_id})")
 
-    def scale(self, ref: JobRef, nodes: int) -> Outcome:
+    def scale(self, ref: JobRef, nodes: int) -> None:
         """Only to fewer nodes: https://slurm.schedmd.com/faq.html#job_size. The first one, with the script, stays.
 
         Slurm kills the processes on removed nodes at once.
         """
-        try:
-            info = self.get([ref])[0]
-            if info.state is not State.RUNNING:
-                return Refused(JobError(f"{ref.run_id} is {info.state} on Slurm: only a job that runs can be scaled"))
-            if nodes > len(info.nodes):
-                text = f"Slurm gives no more nodes to a job that runs: {ref.run_id} has {len(info.nodes)}"
-                hint = f"blobsync resubmit {ref.run_id} starts it again with as many as are free"
-                return Refused(UsageError(text, hint=hint))
+        info = self.get([ref])[0]
+        if info.state is not State.RUNNING:
+            raise JobError(f"{ref.run_id} is {info.state} on Slurm: only a job that runs can be scaled")
+        if nodes > len(info.nodes):
+            text = f"Slurm gives no more nodes to a job that runs: {ref.run_id} has {len(info.nodes)}"
+            raise UsageError(text, hint=f"blobsync resubmit {ref.run_id} starts it again with as many as are free")
+        if nodes < len(info.nodes):
             kept = ",".join(info.nodes[:nodes])
-            if nodes < len(info.nodes):
-                done = self._login.run(("scontrol", "update", f"JobId={_number(ref)}", f"NodeList={kept}"))
-                if done.returncode:
-                    error = JobError(f"Slurm did not scale {ref.run_id}: {slurm_replies.complaint(done.stderr)}")
-                    return Unknown(error) if slurm_replies.may_have_submitted(done.stderr) else Refused(error)
-        except LostContactError as error:
-            return Unknown(error)
-        except BlobsyncError as error:
-            return Refused(error)
-        return Accepted(ref)
+            done = self._login.run(("scontrol", "update", f"JobId={_number(ref)}", f"NodeList={kept}"))
+            _demand_done(done, f"Slurm did not scale {ref.run_id}")
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
         return self._login.logs(_place(ref))
@@ -385,6 +370,13 @@ def _from_exit_code(run_id: str, answer: RecordedEnd | None) -> RunInfo:
         return RunInfo(run_id, State.UNKNOWN, reason="Slurm no longer knows it, and it recorded no exit code")
     state = State.FAILED if answer.code else State.COMPLETED
     return _with_tasks(RunInfo(run_id, state, exit_code=answer.code, ended=answer.at), answer.tasks)
+
+
+def _demand_done(done: Completed, what: str) -> None:
+    """Raise ``JobError`` for a command that failed, ``LostContactError`` if it may have been carried out."""
+    if done.returncode:
+        kind = LostContactError if slurm_replies.may_have_submitted(done.stderr) else JobError
+        raise kind(f"{what}: {slurm_replies.complaint(done.stderr)}")
 
 
 def _unavailable(program: str, stderr: str) -> BackendUnavailableError:
