@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from blobsync.config.job_keys import ONLY_ON, OUTRANKED
 from blobsync.config.known_keys import CLUSTER, PLATFORMS, Key, Kind
 from blobsync.config.model import AML_PLATFORMS, Cluster
-from blobsync.jobspec.submit_options import SUBMIT_OPTIONS, SWEEPING
+from blobsync.jobspec.submit_options import SUBMIT_OPTIONS
 
 
 class FieldEntry(enum.Enum):
@@ -67,14 +67,45 @@ WHAT, SIZE, WHERE, SURROUNDINGS, MORE = "Command", "Size", "Resources", "Environ
 GROUPS = (WHAT, SIZE, WHERE, SURROUNDINGS, MORE)
 
 
-def _option(name: str, label: str, group: str, *, option: str = "", help: str = "") -> FormField:
+def known_key(dotted: str) -> Key:
+    """The entry of a key in the table of cluster files; ``*`` is the name of any folder entry."""
+    keys: Mapping[str, Key] = CLUSTER
+    found = Key(Kind.TEXT)
+    for part in dotted.replace(".*.", ".").split("."):
+        found = keys[part]
+        keys = found.keys or {}
+    return found
+
+
+def _option(name: str, label: str, group: str, *, option: str = "", help: str = "", example: str = "") -> FormField:
     """The field of an option of ``submit``, as that is declared."""
     option = option or name
     one, about = SUBMIT_OPTIONS[option], SUBMIT_OPTIONS[option].about
     entry = FieldEntry.FLAG if one.is_flag else FieldEntry.NUMBER if about.least is not None else FieldEntry.LINE
+    entry = FieldEntry.LINES if about.repeated else entry
     choices = ("yes",) if one.is_flag else ()
-    said, shown = help or about.help, about.example
+    said, shown = help or about.help, example or about.example
     return FormField(name, label, group, entry, "", option, said, shown, about.platforms, choices)
+
+
+_ENTRIES = {Kind.FLAG: FieldEntry.FLAG, Kind.WHOLE: FieldEntry.NUMBER, Kind.ENVIRONMENT: FieldEntry.PAIRS}
+
+
+def _key(
+    key: str,
+    label: str,
+    group: str,
+    *,
+    example: str = "",
+    help: str = "",
+    only: tuple[str, ...] = (),
+    has_lines: bool = False,
+) -> FormField:
+    """The field of a key of the cluster file, as the table of keys declares it; its name is the key's last part."""
+    about = known_key(key)
+    entry = FieldEntry.CHOICE if about.choices else _ENTRIES.get(about.kind, FieldEntry.LINE)
+    entry = FieldEntry.LINES if has_lines else entry
+    return FormField(key.rpartition(".")[2], label, group, entry, key, help=help, example=example, only=only)
 
 
 FIELDS: tuple[FormField, ...] = (
@@ -87,70 +118,57 @@ FIELDS: tuple[FormField, ...] = (
         example="python train.py --data voc20",
         help="A program with its arguments, or a shell line: make && ./run.sh",
     ),
-    FormField(
+    _option(
         "sweep",
         "Sweep",
         WHAT,
-        FieldEntry.LINES,
-        option="sweep",
         example="lr=0.1,0.01",
         help="A parameter per line: the command runs for each combination, with {lr} as one of its values.",
-        only=SWEEPING,
     ),
     _option("zip", "Values side by side", WHAT, help="The first value of each parameter, then the second."),
     _option("parallel", "Tasks at a time", WHAT),
     _option("name", "Name", WHAT),
-    FormField("num_gpu", "GPUs", SIZE, FieldEntry.NUMBER, key="num_gpu", help="In total. 0 for a job without GPUs."),
+    _key("num_gpu", "GPUs", SIZE, help="In total. 0 for a job without GPUs."),
     _option("nodes", "Nodes", SIZE),
     _option("single", "One process per node", SIZE, option="multi_process", help="Instead of one per GPU."),
     _option("elastic", "Elastic range", SIZE),
-    FormField("compute_target", "Compute", WHERE, key="compute_target", only=AML_PLATFORMS),
-    FormField("instance_type", "Instance type", WHERE, key="instance_type", example="Standard_NC24rs_v3"),
-    FormField("sla_tier", "SLA tier", WHERE, key="sla_tier", example="Standard"),
-    FormField("priority", "Priority", WHERE, key="priority", example="200"),
-    FormField("preemption_allowed", "May be preempted", WHERE, FieldEntry.FLAG, key="preemption_allowed"),
+    _key("compute_target", "Compute", WHERE, only=AML_PLATFORMS),
+    _key("instance_type", "Instance type", WHERE, example="Standard_NC24rs_v3"),
+    _key("sla_tier", "SLA tier", WHERE, example="Standard"),
+    _key("priority", "Priority", WHERE, example="200"),
+    _key("preemption_allowed", "May be preempted", WHERE),
     _option("partition", "Partition", WHERE),
     _option("qos", "Quality of service", WHERE),
     _option("gres", "Generic resources", WHERE),
     _option("array", "Array", WHERE),
-    FormField("queue", "Queue", WHERE, key="kubernetes.queue"),
-    FormField("priority_class", "Priority class", WHERE, key="kubernetes.priority_class"),
-    FormField("cpu", "CPUs of a pod", WHERE, key="kubernetes.cpu", example="8"),
-    FormField("memory", "Memory of a pod", WHERE, key="kubernetes.memory", example="64Gi"),
-    FormField("mem", "Memory of a node", WHERE, key="slurm.mem", example="64G"),
-    FormField("cpus_per_task", "CPUs of a process", WHERE, FieldEntry.NUMBER, key="slurm.cpus_per_task", example="8"),
+    _key("kubernetes.queue", "Queue", WHERE),
+    _key("kubernetes.priority_class", "Priority class", WHERE),
+    _key("kubernetes.cpu", "CPUs of a pod", WHERE, example="8"),
+    _key("kubernetes.memory", "Memory of a pod", WHERE, example="64Gi"),
+    _key("slurm.mem", "Memory of a node", WHERE, example="64G"),
+    _key("slurm.cpus_per_task", "CPUs of a process", WHERE, example="8"),
     _option("after", "After", WHERE),
     _option("time", "Time limit of Slurm", WHERE),
-    FormField("timeout", "Time limit", WHERE, key="timeout", example="5h"),
-    FormField(
-        "retries",
-        "Retries",
-        WHERE,
-        FieldEntry.NUMBER,
-        key="retries",
-        help="After a failure that looks temporary; of a sweep's task, after any.",
-    ),
-    FormField("image", "Image", SURROUNDINGS, key="docker.image", example="pytorch/pytorch:latest"),
-    FormField("launcher", "Launcher", SURROUNDINGS, FieldEntry.CHOICE, key="launcher"),
-    FormField(
+    _key("timeout", "Time limit", WHERE, example="5h"),
+    _key("retries", "Retries", WHERE, help="After a failure that looks temporary; of a sweep's task, after any."),
+    _key("docker.image", "Image", SURROUNDINGS, example="pytorch/pytorch:latest"),
+    _key("launcher", "Launcher", SURROUNDINGS),
+    _key(
         "env",
         "Environment variables",
         SURROUNDINGS,
-        FieldEntry.PAIRS,
-        key="env",
         example="EPOCHS=20",
         help="NAME=VALUE, one per line. Added to those of the cluster file.",
     ),
-    FormField(
+    _key(
         "setup",
         "Setup script",
         SURROUNDINGS,
-        FieldEntry.LINES,
-        key="setup",
         example="pip install -r requirements.txt",
         help="Runs once on each node, before the command.",
+        has_lines=True,
     ),
-    FormField("work_dir", "Working folder", SURROUNDINGS, key="work_dir"),
+    _key("work_dir", "Working folder", SURROUNDINGS),
     FormField(
         "other",
         "Other keys of the cluster file",
@@ -159,14 +177,13 @@ FIELDS: tuple[FormField, ...] = (
         example="docker: {shm_size: 64g}",
         help="YAML, as for -p.",
     ),
-    FormField(
+    _key(
         "ignore",
         "Not in the code",
         MORE,
-        FieldEntry.LINES,
-        key="ignore",
         example="*.ckpt",
         help="Patterns as in .gitignore, one per line, for Synchronize and Upload the code first.",
+        has_lines=True,
     ),
     _option("init", "Upload the code first", MORE),
     _option("code", "Code", MORE),
@@ -174,97 +191,59 @@ FIELDS: tuple[FormField, ...] = (
 BY_NAME: Mapping[str, FormField] = {field.name: field for field in FIELDS}
 _CHECKPOINTS = "Checkpoints"
 
+
+def _of_folder(key: str, label: str, group: str = "", *, example: str = "", help: str = "") -> FormField:
+    made = _key(f"config_param.*.{key}", label, group, example=example, help=help)
+    # What templates in projects call it.
+    return replace(made, name="folder_parts" if key == "include" else f"folder_{key}")
+
+
 # The fields of a folder entry, which a form names ``NAME:FOLDER``. Labels without a group continue with the folder.
 FOLDER_FIELDS: tuple[FormField, ...] = (
-    FormField("folder_mode", "How jobs see", "", FieldEntry.CHOICE, key="config_param.*.mode"),
-    FormField(
-        "folder_parts",
-        "Sub-folders of",
-        "",
-        key="config_param.*.include",
-        example="coco; voc/2012",
-        help="Mode download brings only these. Empty: all.",
+    _of_folder("mode", "How jobs see"),
+    _of_folder(
+        "include", "Sub-folders of", example="coco; voc/2012", help="Mode download brings only these. Empty: all."
     ),
-    FormField(
-        "folder_checkpoints",
+    _of_folder(
+        "checkpoints",
         "Pattern",
         _CHECKPOINTS,
-        key="config_param.*.checkpoints",
         example="checkpoint-*",
         help="Folders or files that mode upload uploads as one set.",
     ),
-    FormField(
-        "folder_complete",
+    _of_folder(
+        "complete",
         "Complete with",
         _CHECKPOINTS,
-        key="config_param.*.complete",
         example="trainer_state.json",
         help="The file that is written last, or still. Empty: by framework.",
     ),
-    FormField(
-        "folder_settle_seconds",
-        "Seconds without a change",
-        _CHECKPOINTS,
-        FieldEntry.NUMBER,
-        key="config_param.*.settle_seconds",
-        example="5",
-    ),
-    FormField(
-        "folder_restore",
+    _of_folder("settle_seconds", "Seconds without a change", _CHECKPOINTS, example="5"),
+    _of_folder(
+        "restore",
         "Restore",
         _CHECKPOINTS,
-        key="config_param.*.restore",
         example="latest",
         help="What a start gets: latest, best, own (each node its own files), none, or a step.",
     ),
-    FormField(
-        "folder_restore_from",
-        "Restore from job",
-        _CHECKPOINTS,
-        key="config_param.*.restore_from",
-        help="Whose checkpoints the first start takes.",
-    ),
-    FormField(
-        "folder_keep_last",
+    _of_folder("restore_from", "Restore from job", _CHECKPOINTS, help="Whose checkpoints the first start takes."),
+    _of_folder(
+        "keep_last",
         "Keep the last",
         _CHECKPOINTS,
-        FieldEntry.NUMBER,
-        key="config_param.*.keep_last",
         example="3",
         help="How many stay in the container. Without any of the three, all do.",
     ),
-    FormField(
-        "folder_keep_every",
-        "Keep every so many steps",
-        _CHECKPOINTS,
-        FieldEntry.NUMBER,
-        key="config_param.*.keep_every",
-        example="1000",
-    ),
-    FormField(
-        "folder_keep_best",
+    _of_folder("keep_every", "Keep every so many steps", _CHECKPOINTS, example="1000"),
+    _of_folder(
+        "keep_best",
         "Keep the best",
         _CHECKPOINTS,
-        key="config_param.*.keep_best",
         example="trainer_state.json:best_metric:max",
         help="FILE:FIELD, the smallest number, or with :max the largest.",
     ),
-    FormField(
-        "folder_upload_cores",
-        "Cores for uploads",
-        _CHECKPOINTS,
-        FieldEntry.NUMBER,
-        key="config_param.*.upload_cores",
-        example="1",
-    ),
-    FormField(
-        "folder_cap_mbps",
-        "Megabits a second at most",
-        _CHECKPOINTS,
-        FieldEntry.NUMBER,
-        key="config_param.*.cap_mbps",
-        example="800",
-    ),
+    _of_folder("upload_cores", "Cores for uploads", _CHECKPOINTS, example="1"),
+    _of_folder("cap_mbps", "Megabits a second at most", _CHECKPOINTS, example="800"),
 )
 FOLDER_FIELD_BY_KEY: Mapping[str, FormField] = {field.key.rpartition(".")[2]: field for field in FOLDER_FIELDS}
 _FOLDER_FIELD_NAMES = frozenset(field.name for field in FOLDER_FIELDS)
@@ -317,13 +296,3 @@ def key_on(field: FormField, known: Cluster | None) -> str:
         if known and known.platform in platforms and winner != "docker.environment" and known.text(winner):
             return winner
     return field.key
-
-
-def known_key(dotted: str) -> Key:
-    """The entry of a key in the table of cluster files; ``*`` is the name of any folder entry."""
-    keys: Mapping[str, Key] = CLUSTER
-    found = Key(Kind.TEXT)
-    for part in dotted.replace(".*.", ".").split("."):
-        found = keys[part]
-        keys = found.keys or {}
-    return found
