@@ -8,32 +8,30 @@ ssh, ``ssh_arguments`` and ``port_forwarding`` make the command lines of tunnels
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any
 
 from blobsync.backends.protocol import Backend, Surroundings
 from blobsync.base.errors import BackendUnavailableError
 
-MODULES = {
-    "aml": "blobsync.backends.aml.aml_backend",
-    "itp": "blobsync.backends.aml.aml_backend",
-    "kubernetes": "blobsync.backends.kubernetes.kubernetes_backend",
-    "local": "blobsync.backends.local.local_backend",
-    "singularity": "blobsync.backends.aml.aml_backend",
-    "slurm": "blobsync.backends.slurm.slurm_backend",
+# The module and the class of each platform.
+_CLASSES = {
+    "aml": ("aml.aml_backend", "AmlBackend"),
+    "itp": ("aml.aml_backend", "AmlBackend"),
+    "kubernetes": ("kubernetes.kubernetes_backend", "KubernetesBackend"),
+    "local": ("local.local_backend", "LocalBackend"),
+    "singularity": ("aml.aml_backend", "AmlBackend"),
+    "slurm": ("slurm.slurm_backend", "SlurmBackend"),
 }
 
 
-class _Module(Protocol):
-    def create(self, around: Surroundings) -> Backend[Any]: ...
-
-
-def create_backend(platform: str, around: Surroundings) -> Backend[Any]:
-    """The backend of ``platform``. Raises ``BackendUnavailableError`` for an unknown platform."""
-    try:
-        module = MODULES[platform]
-    except KeyError:
+def create_backend(around: Surroundings) -> Backend[Any]:
+    """The backend of a cluster. Raises ``BackendUnavailableError`` for an unknown platform."""
+    cluster = around.cluster
+    if cluster.platform not in _CLASSES:
         raise BackendUnavailableError(
-            f"cluster {around.cluster}: unknown platform {platform!r}",
-            hint=f"choose one of {', '.join(sorted(MODULES))}",
-        ) from None
-    return cast("_Module", import_module(module)).create(around)
+            f"cluster {cluster.name}: unknown platform {cluster.platform!r}",
+            hint=f"choose one of {', '.join(_CLASSES)}",
+        )
+    module, name = _CLASSES[cluster.platform]
+    backend: Backend[Any] = getattr(import_module(f"blobsync.backends.{module}"), name)(around)
+    return backend

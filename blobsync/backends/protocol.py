@@ -89,19 +89,25 @@ class ClusterSummary:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The arguments of a backend. ``settings`` are the cluster's options for this backend.
+    """The arguments of a backend; ``note`` reports waits to the user."""
 
-    ``configured`` is the whole cluster file with its storage accounts. ``note`` reports waits to the user.
-    """
-
-    cluster: str
-    project: Path
+    cluster: Cluster = field(repr=False)
     state_dir: Path
-    settings: Mapping[str, Any]
     environ: Mapping[str, str] = field(repr=False)
     process: ProcessRunner
-    configured: Cluster | None = field(default=None, repr=False)
     note: Callable[[str], None] = lambda text: None
+
+
+def settings_of(cluster: Cluster) -> Mapping[str, Any]:
+    """What a backend needs to know of its cluster file, under the names that it uses."""
+    python = cluster.text("interpreter_path")
+    return {
+        **cluster.values,
+        **cluster.mapping("runtime"),
+        **({"python": python} if python else {}),
+        **cluster.mapping(cluster.platform),
+        "local": cluster.mapping("local"),
+    }
 
 
 @runtime_checkable

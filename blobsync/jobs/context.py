@@ -81,17 +81,7 @@ class JobContext:
         return self.backend(cluster) if is_shared else self._new_backend(cluster)
 
     def _new_backend(self, cluster: Cluster) -> Backend[Any]:
-        around = Surroundings(
-            cluster=cluster.name,
-            project=self.root,
-            state_dir=self.state.root,
-            settings=settings_of(cluster),
-            environ=self.environ,
-            process=self.process,
-            configured=cluster,
-            note=self.note,
-        )
-        return create_backend(cluster.platform, around)
+        return create_backend(Surroundings(cluster, self.state.root, self.environ, self.process, self.note))
 
     @contextmanager
     def store(self, cluster: Cluster, account: StorageAccount, *, patient: bool = True) -> Iterator[BlobStore]:
@@ -149,15 +139,3 @@ def demand_own(record: JobRecord) -> None:
             " looked at and submitted again, and nothing else",
             hint=f"blobsync q {record.run_id}",
         )
-
-
-def settings_of(cluster: Cluster) -> Mapping[str, object]:
-    """What a backend needs to know of its cluster file, under the names that it uses."""
-    python = cluster.text("interpreter_path")
-    return {
-        **cluster.values,
-        **cluster.mapping("runtime"),
-        **({"python": python} if python else {}),
-        **cluster.mapping(cluster.platform),
-        "local": cluster.mapping("local"),
-    }

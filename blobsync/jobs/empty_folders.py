@@ -13,7 +13,7 @@ from pathlib import Path
 from blobsync.backends.login_node import LoginNode
 from blobsync.base.errors import BlobsyncError
 from blobsync.config.model import Cluster, FolderEntry
-from blobsync.jobs.context import JobContext, settings_of
+from blobsync.jobs.context import JobContext
 from blobsync.jobspec.spec import FolderLink, JobSpec
 
 # How deep below an entry folders are looked at, how many names are read for that, and how many empty ones the container
@@ -63,10 +63,10 @@ def empty_here(context: JobContext, cluster: Cluster) -> Iterator[str]:
 
 def _look(context: JobContext, cluster: Cluster, folder: FolderLink) -> Sequence[str] | None:
     """The empty folders below it, '' for itself; None: it is not there. Raises ``BlobsyncError``."""
-    settings = settings_of(cluster)
-    if cluster.platform != "slurm" or not settings.get("ssh"):
+    ssh = cluster.text("ssh")
+    if cluster.platform != "slurm" or not ssh:
         return _empty_below(Path(folder.source))
-    login = LoginNode(context.process, str(settings["ssh"]), context.environ, "python3")
+    login = LoginNode(context.process, ssh, context.environ, "python3")
     done = login.run(("sh", "-c", _LOOK, folder.source))
     if done.returncode:
         return None

@@ -20,7 +20,6 @@ from blobsync.base.redaction import SasToken
 from blobsync.base.user_folders import environment
 from blobsync.config.job_keys import refusal_of
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.jobs.context import settings_of
 from blobsync.jobspec.code_choice import code_entry
 from blobsync.jobspec.make_spec import SubmitRequest, demand_platform, describe
 from blobsync.jobspec.node_sas import grant
@@ -60,7 +59,7 @@ def refusals(
             spec = describe(replace(cluster, job_refusals=()), request, _RUN_ID, code)
             if cluster.job_refusals:
                 return tuple(found)
-            create_backend(cluster.platform, around(cluster, environ)).plan(spec)
+            create_backend(around(cluster, environ)).plan(spec)
         grant(spec, [cluster], _minter(environ))
     except BlobsyncError as error:
         if error.message not in [each.message for each in found]:
@@ -77,15 +76,7 @@ def any_plan(cluster: Cluster, backend: Backend[Any]) -> Plan[Any]:
 
 def around(cluster: Cluster, environ: Mapping[str, str], process: ProcessRunner | None = None) -> Surroundings:
     """What a backend is made from without a project that is open."""
-    return Surroundings(
-        cluster=cluster.name,
-        project=cluster.root,
-        state_dir=cluster.root / NAME,
-        settings=settings_of(cluster),
-        environ=environ,
-        process=process or ProcessRunner(),
-        configured=cluster,
-    )
+    return Surroundings(cluster, cluster.root / NAME, environ, process or ProcessRunner())
 
 
 def _minter(environ: Mapping[str, str]) -> SasForAccount:
@@ -111,7 +102,7 @@ def examine_jobs(
         detail = f"{error.message}: submit refuses it"
         yield CheckResult(cluster.file, "submit", CheckStatus.WARN, detail, error.hint)
     try:
-        backend = create_backend(cluster.platform, around(cluster, environ, process or ProcessRunner()))
+        backend = create_backend(around(cluster, environ, process))
         found = (
             [*backend.examine(None if refused else any_plan(cluster, backend))]
             if isinstance(backend, Examining)

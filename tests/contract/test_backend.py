@@ -107,20 +107,13 @@ def place(
         cluster: RealCluster = request.getfixturevalue("kube_cluster")
         backend = kubernetes_backend(tmp_path, cluster, process)
         return Place(backend, spec, secrets, tmp_path, process.refuse, process.lose)
-    settings: dict[str, object] = {"local": {"slots": 8, "gpus": 0}}
+    values: dict[str, object] = {"local": {"slots": 8, "gpus": 0}}
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     if request.param == "slurm":
-        settings = {"python": sys.executable, "scratch": str(tmp_path / "scratch")}
+        values = {"runtime": {"python": sys.executable, "scratch": str(tmp_path / "scratch")}}
         environ.update(request.getfixturevalue("slurm_cluster").environ)
-    around = Surroundings(
-        cluster="here",
-        project=tmp_path,
-        state_dir=tmp_path / "runs",
-        settings=settings,
-        environ=environ,
-        process=process,
-    )
-    backend = create_backend(request.param, around)
+    configured = Cluster("here", "here.yaml", tmp_path, platform=request.param, values=values)
+    backend = create_backend(Surroundings(configured, tmp_path / "runs", environ, process))
     if request.param == "slurm":
         return Place(backend, spec, secrets, tmp_path, process.refuse, process.lose)
     return Place(backend, spec, secrets, tmp_path, lambda: (tmp_path / "runs").write_text("a file"))
@@ -188,16 +181,15 @@ def aml_backend(folder: Path, stub: AmlStub) -> Backend[Any]:
     cluster = Cluster(
         "here", "here.yaml", folder, platform="aml", compute_target="NC24RSV3", docker=docker, values=values
     )
-    around = Surroundings("here", folder, folder / "runs", {}, os.environ, ProcessRunner(), cluster)
-    return AmlBackend(around, cluster, Login)
+    return AmlBackend(Surroundings(cluster, folder / "runs", os.environ, ProcessRunner()), Login)
 
 
 def kubernetes_backend(folder: Path, kube: RealCluster, process: ProcessRunner) -> Backend[Any]:
-    values = {"kubernetes": {"namespace": kube.new_namespace(), "image": "stand-in:1"}}
+    place = {"namespace": kube.new_namespace(), "image": "stand-in:1"}
+    values = {"kubernetes": place, "runtime": {"sync_seconds": 1}}
     configured = Cluster("here", "here.yaml", folder, platform="kubernetes", values=values)
     environ = {**os.environ, **kube.environ}
-    around = Surroundings("here", folder, folder / "runs", {"sync_seconds": 1}, environ, process, configured)
-    return create_backend("kubernetes", around)
+    return create_backend(Surroundings(configured, folder / "runs", environ, process))
 
 
 def test_a_plan_is_pure_and_shows_what_would_be_handed_over(place: Place) -> None:

@@ -15,7 +15,6 @@ from referencing import Registry, Resource
 
 from blobsync.backends import create_backend
 from blobsync.backends.protocol import Plan, Surroundings
-from blobsync.jobs.context import settings_of
 from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.spec import CodeRef
 from tests.fakes.aml_configs import CONTAINER, RUN_ID, load
@@ -32,10 +31,7 @@ def plan(root: Path, request: SubmitRequest | None = None, run_id: str = RUN_ID,
     cluster, _ = load(root, platform="kubernetes", kubernetes=given, **changes)
     code = CodeRef(CONTAINER, "me/code.zip.d/d1.zip", "d1")
     spec = describe(cluster, request or SubmitRequest(("python", "train.py")), run_id, code)
-    around = Surroundings(
-        "c", Path("/p"), Path("/p/.blobsync"), settings_of(cluster), NO_ENVIRON, ScriptedRunner(), cluster
-    )
-    made = create_backend("kubernetes", around).plan(spec)
+    made = create_backend(Surroundings(cluster, Path("/p/.blobsync"), NO_ENVIRON, ScriptedRunner())).plan(spec)
     demand_valid(made.text)
     return made
 

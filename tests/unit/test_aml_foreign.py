@@ -143,5 +143,5 @@ def test_any_login_that_azure_identity_finds_unless_the_file_names_the_cli(
     tmp_path: Path, flag: bool | None, identity: str
 ) -> None:
     cluster, _ = load(tmp_path, use_cli_auth=flag)
-    around = Surroundings("aml", tmp_path, tmp_path, {}, {}, ProcessRunner(), cluster)
-    assert type(AmlBackend(around, cluster)._credential()).__name__ == identity
+    backend = AmlBackend(Surroundings(cluster, tmp_path, {}, ProcessRunner()))
+    assert type(backend._credential()).__name__ == identity

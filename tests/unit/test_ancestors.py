@@ -228,8 +228,8 @@ def planned(cluster: Cluster, spec: JobSpec) -> str:
     """The request; that of Kubernetes without its YAML, which takes four times as long as all else here."""
     place = around(cluster, NO_ENVIRON)
     if cluster.platform == "kubernetes":
-        return repr(build_kubernetes(spec, read_settings(cluster, place.settings)))
-    return create_backend(cluster.platform, place).plan(spec).text
+        return repr(build_kubernetes(spec, read_settings(cluster)))
+    return create_backend(place).plan(spec).text
 
 
 def fates(root: Path, values: Mapping[str, Any]) -> tuple[set[KeyPath], set[KeyPath]]:

@@ -364,7 +364,7 @@ def test_a_typed_machine_and_tier_count_where_the_file_has_keys_of_singularity(r
     typed = asked(root, "sing", instance_type="ND96", sla_tier="Basic")
     assert typed.param == {"singularity_instance_type": "ND96", "singularity_sla_tier": "Basic"}
     cluster = load_cluster(root, "sing", overrides=typed.overrides, environ=NO_ENVIRON)
-    text = create_backend("singularity", around(cluster, NO_ENVIRON)).plan(spec_of(root, typed)).text
+    text = create_backend(around(cluster, NO_ENVIRON)).plan(spec_of(root, typed)).text
     assert '"instanceTypes": [\n            "ND96"\n' in text and '"slaTier": "Basic"' in text and "ND40" not in text
     # In -p, two keys for one thing are refused.
     both = load_cluster(root, "sing", overrides={"instance_type": "ND96"}, environ=NO_ENVIRON)

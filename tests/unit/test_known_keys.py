@@ -46,7 +46,6 @@ from blobsync.config.known_keys import (
 )
 from blobsync.config.loader import load_cluster, load_workspace
 from blobsync.config.model import Cluster
-from blobsync.jobs.context import settings_of
 from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.node_sas import rights_needed
 from blobsync.jobspec.spec import SERVICES, CodeRef
@@ -425,10 +424,8 @@ def handed_over(cluster: Cluster) -> str:
         properties["command"] = properties["command"].partition(" -c ")[0]
         stores = [store.shown_body() for store in request.datastores]
         return json.dumps([properties, stores, request.environment], default=str, sort_keys=True)
-    around = Surroundings(
-        "c", Path("/p"), Path("/p/.blobsync"), settings_of(cluster), NO_ENVIRON, ScriptedRunner(), cluster
-    )
-    text: str = create_backend(cluster.platform, around).plan(spec).text
+    around = Surroundings(cluster, Path("/p/.blobsync"), NO_ENVIRON, ScriptedRunner())
+    text: str = create_backend(around).plan(spec).text
     return text.replace(spec.to_json(), "")
 
 

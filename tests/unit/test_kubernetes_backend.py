@@ -17,7 +17,6 @@ from blobsync.backends.kubernetes.pod import CONTAINER, END_ALONE
 from blobsync.backends.protocol import PortForward, Refused, Surroundings, Tunnelling
 from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, ConfigError, JobError
 from blobsync.base.process import Completed
-from blobsync.jobs.context import settings_of
 from blobsync.jobs.logs import BackendLogs
 from blobsync.jobspec.make_spec import SubmitRequest
 from blobsync.jobspec.spec import JobRef, Secrets
@@ -37,8 +36,8 @@ def backend_that_is_told(root: Path, answer: dict[str, Any]) -> tuple[Any, Scrip
     cluster, _ = load(root, platform="kubernetes", kubernetes={"context": "ctx", "namespace": "train"})
     runner = ScriptedRunner(lambda call: Completed(0, json.dumps(answer), ""))
     environ = {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}
-    around = Surroundings("c", root, root / ".blobsync", settings_of(cluster), environ, runner, cluster)
-    return create_backend("kubernetes", around), runner
+    around = Surroundings(cluster, root / ".blobsync", environ, runner)
+    return create_backend(around), runner
 
 
 def a_kubectl(context: str, done: Completed) -> Kubectl:
@@ -115,10 +114,8 @@ class Namespace:
         cluster, _ = load(root, platform="kubernetes", kubernetes={"context": "ctx", "namespace": "train"})
         environ = {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}
         runner = ScriptedRunner(self.answer)
-        around = Surroundings("c", root, root / ".blobsync", settings_of(cluster), environ, runner, cluster)
-        outcome = create_backend("kubernetes", around).submit(
-            made, Secrets(dict.fromkeys([CONTAINER_URL], "sig=x"), {})
-        )
+        around = Surroundings(cluster, root / ".blobsync", environ, runner)
+        outcome = create_backend(around).submit(made, Secrets(dict.fromkeys([CONTAINER_URL], "sig=x"), {}))
         assert isinstance(outcome, Refused)
         return outcome
 

@@ -165,8 +165,7 @@ def kubernetes(granted: float, calls: list[Call]) -> KubernetesBackend:
         return Completed(0, json.dumps(body), "")
 
     cluster = Cluster("c", "c.yaml", Path("/p"), platform="kubernetes", values={"kubernetes": {"image": "i"}})
-    around = Surroundings("c", Path("/p"), Path("/p/s"), {}, {"PATH": ""}, ScriptedRunner(answer), cluster)
-    return KubernetesBackend(around, cluster)
+    return KubernetesBackend(Surroundings(cluster, Path("/p/s"), {"PATH": ""}, ScriptedRunner(answer)))
 
 
 def test_kubernetes_says_when_a_job_got_its_sas() -> None:

@@ -29,6 +29,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.process import Completed, ProcessRunner, RunningProcess
+from blobsync.config.model import Cluster
 from blobsync.jobs.timeline import merged_states
 from blobsync.jobspec.spec import JobRef, RunInfo, Secrets, State
 from tests.fakes.jobs import make_spec
@@ -190,15 +191,8 @@ class ScriptedProcess(ProcessRunner):
 
 
 def make_backend(process: ScriptedProcess, **settings: Any) -> SlurmBackend:
-    around = Surroundings(
-        cluster="uni",
-        project=Path("/p"),
-        state_dir=Path("/p/.blobsync"),
-        settings=settings,
-        environ={},
-        process=process,
-    )
-    backend = create_backend("slurm", around)
+    cluster = Cluster("uni", "uni.yaml", Path("/p"), platform="slurm", values=settings)
+    backend = create_backend(Surroundings(cluster, Path("/p/.blobsync"), {}, process))
     assert isinstance(backend, SlurmBackend)
     return backend
 

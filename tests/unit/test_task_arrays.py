@@ -22,7 +22,7 @@ from blobsync.backends.slurm.script import build_script
 from blobsync.base.errors import SubmissionError, TooManyTasksError, UsageError
 from blobsync.base.exit_codes import ENDED_ALONE_EXIT
 from blobsync.base.process import Completed, RunningProcess
-from blobsync.jobs.context import settings_of
+from blobsync.config.model import Cluster
 from blobsync.jobspec.make_spec import SubmitRequest
 from blobsync.jobspec.spec import JobSpec, Secrets, State, TaskArray
 from blobsync.jobspec.sweep import sweep
@@ -114,10 +114,8 @@ def test_a_limit_of_the_number_of_tasks_is_told_from_other_refusals(said: str, f
 
 def _kubernetes_job(root: Path, spec: JobSpec, **more: Any) -> Mapping[str, Any]:
     cluster, _ = load(root, platform="kubernetes", kubernetes={"namespace": "train", **more})
-    around = Surroundings(
-        "c", Path("/p"), Path("/p/.blobsync"), settings_of(cluster), NO_ENVIRON, ScriptedRunner(), cluster
-    )
-    text = create_backend("kubernetes", around).plan(spec).text
+    around = Surroundings(cluster, Path("/p/.blobsync"), NO_ENVIRON, ScriptedRunner())
+    text = create_backend(around).plan(spec).text
     demand_valid(text)
     found = [each for each in yaml.safe_load_all(text) if each]
     assert "Service" not in [each["kind"] for each in found]
@@ -380,8 +378,9 @@ def test_a_canceled_array_begins_nothing_and_ends_when_its_tasks_have(tmp_path: 
 
 
 def test_this_machine_takes_so_many_tasks_at_a_time(tmp_path: Path) -> None:
-    around = Surroundings("c", tmp_path, tmp_path, {}, {**os.environ, "HOME": str(tmp_path)}, ScriptedRunner())
-    backend = create_backend("local", around)
+    cluster = Cluster("c", "c.yaml", tmp_path)
+    around = Surroundings(cluster, tmp_path, {**os.environ, "HOME": str(tmp_path)}, ScriptedRunner())
+    backend = create_backend(around)
     with pytest.raises(SubmissionError, match="at most 64 tasks of a job at a time, not 65"):
         backend.plan(make_spec("true", tasks=TaskArray(100, 65)))
     made = backend.plan(_transfer())

@@ -102,8 +102,7 @@ def cluster_of(root: Path, platform: str, **values: Any) -> Cluster:
 
 
 def around(cluster: Cluster) -> Surroundings:
-    state = cluster.root / ".blobsync"
-    return Surroundings("eu", cluster.root, state, cluster.values, {"HOME": str(cluster.root)}, ScriptedProcess())
+    return Surroundings(cluster, cluster.root / ".blobsync", {"HOME": str(cluster.root)}, ScriptedProcess())
 
 
 # -n, gpu_per_node, multi_process
@@ -131,7 +130,7 @@ def test_every_backend_starts_as_many_processes_as_the_job_was_told_of(
     specs["local"] = spec = describe(local, request, "me_1_x", None)
     assert spec.nodes == 1
     started["local"] = spec.procs_per_node
-    create_backend("local", around(local)).plan(spec)
+    create_backend(around(local)).plan(spec)
 
     expected = 1 if gpus == 0 else gpus or each
     assert started == {name: spec.world_size for name, spec in specs.items()}

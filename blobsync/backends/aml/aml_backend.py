@@ -58,7 +58,6 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.config.loader import load_workspace
-from blobsync.config.model import Cluster
 from blobsync.config.user_config import load_user_config
 from blobsync.jobspec.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, owner_name, run_name
 
@@ -76,13 +75,6 @@ _ALL = {"listViewType": "ActiveOnly"}
 _LIST = {**_ALL, "tag": "blobsync"}
 
 
-def create(around: Surroundings) -> AmlBackend:
-    """The backend of a cluster file with platform aml, itp or singularity. Raises ``ConfigError``."""
-    if around.configured is None:
-        raise BackendUnavailableError(f"cluster {around.cluster}: Azure ML needs its whole cluster file")
-    return AmlBackend(around, around.configured)
-
-
 def computes_of(backend: Backend[Any]) -> Computes:
     """The computes of a backend's workspace. Raises ``UsageError`` for another backend."""
     if not isinstance(backend, AmlBackend):
@@ -96,12 +88,10 @@ def computes_of(backend: Backend[Any]) -> Computes:
 class AmlBackend:
     """One compute of one workspace."""
 
-    def __init__(
-        self, around: Surroundings, cluster: Cluster, make_credential: Callable[[], TokenCredential] | None = None
-    ) -> None:
-        """``make_credential`` returns the identity of the environment."""
+    def __init__(self, around: Surroundings, make_credential: Callable[[], TokenCredential] | None = None) -> None:
+        """``make_credential`` returns the identity of the environment. Raises ``ConfigError``."""
         self._around = around
-        self._cluster = cluster
+        self._cluster = cluster = around.cluster
         self._workspace = load_workspace(cluster, environ=around.environ)
         login = make_credential or self._credential
 

@@ -39,8 +39,7 @@ from blobsync.backends.protocol import (
     Surroundings,
 )
 from blobsync.base.check_results import CheckResult
-from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, JobError, JobNotFoundError
-from blobsync.config.model import Cluster
+from blobsync.base.errors import BackendDeniedError, JobError, JobNotFoundError
 from blobsync.jobspec.interactive import HOLDER, entering
 from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State
 
@@ -51,21 +50,13 @@ _AT_A_TIME = 4
 _SHELL = "command -v bash >/dev/null && exec bash; exec sh"
 
 
-def create(around: Surroundings) -> KubernetesBackend:
-    """The backend of a cluster file with ``platform: kubernetes``."""
-    if around.configured is None:
-        raise BackendUnavailableError(f"cluster {around.cluster}: Kubernetes needs its whole cluster file")
-    return KubernetesBackend(around, around.configured)
-
-
 class KubernetesBackend:
     """One namespace of one cluster."""
 
     name = "kubernetes"
 
-    def __init__(self, around: Surroundings, cluster: Cluster) -> None:
-        self._around = around
-        self._cluster = cluster
+    def __init__(self, around: Surroundings) -> None:
+        self._around, self._cluster = around, around.cluster
         self._places: dict[tuple[str, str], Place] = {}
         self._pod_logs: dict[Place, PodLogs] = {}
         self._read: dict[str, KnownBytes] = {}
@@ -74,7 +65,7 @@ class KubernetesBackend:
     # -- submitting ---------------------------------------------------------------------------------------------
 
     def plan(self, spec: JobSpec) -> Plan[KubernetesRequest]:
-        request = build_kubernetes(spec, read_settings(self._cluster, self._around.settings))
+        request = build_kubernetes(spec, read_settings(self._cluster))
         return Plan(spec, request.render(self._own.kubectl.shown("apply", "-f", "-")), request)
 
     def submit(self, plan: Plan[KubernetesRequest], secrets: Secrets) -> Outcome:
@@ -93,7 +84,7 @@ class KubernetesBackend:
         Submission(self._own, spec).remove_unreleased()
 
     def examine(self, plan: Plan[KubernetesRequest] | None) -> Iterator[CheckResult]:
-        settings, around, notes = read_settings(self._cluster, self._around.settings), self._around, list[str]()
+        settings, around, notes = read_settings(self._cluster), self._around, list[str]()
         kubectl = Kubectl(around.process, around.environ, settings.context, notes.append)
         return examine_cluster(kubectl, self._cluster.file, settings, plan.request if plan else None, notes)
 
@@ -198,7 +189,7 @@ class KubernetesBackend:
                 list(pool.map(lambda name, place=place: place.delete("Secret", name), kept))
 
     def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
-        python = read_settings(self._cluster, self._around.settings).python
+        python = read_settings(self._cluster).python
         shell = (python, "-I", f"{FILES}/{HOLDER}", *entering(RUN_DIR, node)) if holds else ("sh", "-c", _SHELL)
         return self._exec(ref, node, "-it", shell)
 
@@ -207,7 +198,7 @@ class KubernetesBackend:
         return pod_line(place.kubectl.argv(), place.namespace, pod, local=forward.local, remote=forward.remote)
 
     def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
-        python = read_settings(self._cluster, self._around.settings).python
+        python = read_settings(self._cluster).python
         return self._exec(ref, node, "-i", (python, "-I", "-c", source))
 
     def program_address(self, ref: JobRef, forward: PortForward) -> str:
@@ -240,7 +231,7 @@ class KubernetesBackend:
     # -- the cluster --------------------------------------------------------------------------------------------
 
     def summary(self) -> ClusterSummary:
-        resource = read_settings(self._cluster, self._around.settings).gpu_resource
+        resource = read_settings(self._cluster).gpu_resource
         nodes = self._own.get("Node").get("items") or []
         return read_cluster(nodes, self._all_pods(), replies.read_jobs(self._own.ours("Job")), resource)
 

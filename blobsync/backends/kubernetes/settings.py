@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blobsync.backends.kubernetes.pod_security import FIELDS, RESTRICTED, RESTRICTED_CONTEXT, SecurityContext
+from blobsync.backends.protocol import settings_of
 from blobsync.base.errors import ConfigError
 from blobsync.config.known_keys import nearest
 from blobsync.config.model import Cluster
@@ -71,9 +72,9 @@ class KubernetesSettings:
     sync_seconds: int = 60
 
 
-def read_settings(cluster: Cluster, settings: Mapping[str, Any]) -> KubernetesSettings:
-    """``settings`` are those of ``jobs.service.settings_of``. Raises ``ConfigError`` for what a server would refuse."""
-    given = _Given(cluster)
+def read_settings(cluster: Cluster) -> KubernetesSettings:
+    """Raises ``ConfigError`` for what a server would refuse."""
+    given, settings = _Given(cluster), settings_of(cluster)
     days = cluster.number("kubernetes.ttl_days", _TTL_DAYS)
     if days is None or days > _MOST_DAYS:
         raise given.error("ttl_days", f"must be at most {_MOST_DAYS}")

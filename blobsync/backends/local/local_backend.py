@@ -17,7 +17,16 @@ from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of, most_gp
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.local.task_pool import MOST_AT_A_TIME
 from blobsync.backends.login_node import LoginNode
-from blobsync.backends.protocol import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Surroundings
+from blobsync.backends.protocol import (
+    Accepted,
+    ClusterSummary,
+    Holder,
+    Outcome,
+    Plan,
+    Refused,
+    Surroundings,
+    settings_of,
+)
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFoundError, ProcessError, SubmissionError
 from blobsync.base.formatting import count_text
 from blobsync.base.process import ProcessRunner, python_module
@@ -55,18 +64,14 @@ class LocalRequest:
     command: tuple[str, ...]
 
 
-def create(around: Surroundings) -> LocalBackend:
-    """The backend of a cluster file with ``platform: local``, or without a platform."""
-    return LocalBackend(around)
-
-
 class LocalBackend:
     """Runs jobs as processes of this machine. The user has one queue for all projects."""
 
     name = "local"
 
     def __init__(self, around: Surroundings) -> None:
-        self._around = around
+        self._around, self._cluster = around, around.cluster
+        self._settings = settings_of(around.cluster)
         self._runs = around.state_dir / "jobs"
         self._queue_dir = queue_folder(around.environ)
 
@@ -80,7 +85,7 @@ class LocalBackend:
             )
         self._demand_what_is_known(spec)
         files = self._files(spec.run_id)
-        settings = self._around.settings
+        settings = self._settings
         command = (
             *python_module("blobsync.node"),
             *(("spread", "--log") if spec.spread is not None else ("node",)),
@@ -115,7 +120,7 @@ class LocalBackend:
         wanted = wanted_image(spec)
         if wanted:
             known = {*spec.env, *spec.secret_env}
-            args = DockerArgs(wanted.args, self._around.project, self._around.cluster, wanted.file, known)
+            args = DockerArgs(wanted.args, self._cluster.root, self._cluster.name, wanted.file, known)
             demand_docker(args, self._around.environ)
 
     def locate(self, spec: JobSpec) -> JobRef | None:
@@ -266,12 +271,12 @@ class LocalBackend:
 
     def _of_image(self, error: JobError) -> ConfigError:
         """The error, with the key's line in the cluster file."""
-        configured = self._around.configured
-        if configured is not None and configured.written is not None:
+        file, written = self._cluster.file, self._cluster.written
+        if written is not None:
             with suppress(ConfigError):
-                document = read_document(configured.written.path, configured.file)
+                document = read_document(written.path, file)
                 return document.error(("docker", "image"), error.message, hint=error.hint)
-        return ConfigError(error.message, file=self._around.cluster, key="docker.image", hint=error.hint)
+        return ConfigError(error.message, file=file, key="docker.image", hint=error.hint)
 
     def has_gpus(self) -> bool:
         return bool(self._capacity().gpus)
@@ -282,7 +287,7 @@ class LocalBackend:
 
     @property
     def _own_settings(self) -> Mapping[str, Any]:
-        own = self._around.settings.get("local")
+        own = self._settings.get("local")
         return own if isinstance(own, Mapping) else {}
 
     def _slots(self) -> int:

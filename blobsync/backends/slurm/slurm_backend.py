@@ -27,6 +27,7 @@ from blobsync.backends.protocol import (
     Refused,
     Surroundings,
     Unknown,
+    settings_of,
 )
 from blobsync.backends.slurm import replies as slurm_replies
 from blobsync.backends.slurm.job_arrays import has_too_many_tasks
@@ -74,22 +75,17 @@ class SlurmRequest:
     command: tuple[str, ...]
 
 
-def create(around: Surroundings) -> SlurmBackend:
-    """The backend of a cluster file with ``platform: slurm``."""
-    return SlurmBackend(around)
-
-
 class SlurmBackend:
     """One cluster with Slurm."""
 
     name = "slurm"
 
     def __init__(self, around: Surroundings) -> None:
-        self._settings = around.settings
-        self._python = str(around.settings.get("python") or "python3")
-        ssh = around.settings.get("ssh")
+        self._settings = settings_of(around.cluster)
+        self._python = str(self._settings.get("python") or "python3")
+        ssh = self._settings.get("ssh")
         self._login = LoginNode(around.process, str(ssh) if ssh else None, around.environ, self._python)
-        root = around.settings.get("job_root")
+        root = self._settings.get("job_root")
         self._job_root = str(root) if root else "~/.blobsync/jobs" if ssh else str(around.state_dir / "jobs")
 
     def plan(self, spec: JobSpec) -> Plan[SlurmRequest]:
