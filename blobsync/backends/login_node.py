@@ -141,18 +141,19 @@ class LoginNode:
     def read(self, path: str, start: int, end: int | None) -> bytes:
         return self._ask(base64.b64decode, verb="read", path=path, start=start, end=end)
 
-    def exit_codes(self, folders: Sequence[str], ended: Sequence[str] = ()) -> list[RecordedEnd | None]:
+    def exit_codes(
+        self, folders: Sequence[str], ended: Sequence[str] = (), listed: Sequence[str] = ()
+    ) -> list[RecordedEnd | None]:
         """The exit code and time in each job's ``exit_code`` file, and in those of its tasks; removes the secrets of
-        the ``ended`` ones."""
+        the ``ended`` ones, and of those that seem to have ended, unless Slurm has them ``listed``."""
 
         def read(each: Any) -> RecordedEnd | None:
-            return None if each is None else RecordedEnd(int(each[0]), float(each[1]), _ends(each[2:]))
+            if each is None:
+                return None
+            tasks = [(int(number), int(code), float(at)) for number, code, at in each[2:]]
+            return RecordedEnd(int(each[0]), float(each[1]), tasks)
 
-        return self._ask_for_each(read, folders, verb="codes", ended=list(ended))
-
-    def task_codes(self, folders: Sequence[str]) -> list[TaskEnds]:
-        """The number, exit code and end of each task that recorded them, for each job."""
-        return self._ask_for_each(_ends, folders, verb="task_codes")
+        return self._ask_for_each(read, folders, verb="codes", ended=list(ended), listed=list(listed))
 
     def last_lines(self, folder: str) -> dict[int, str]:
         """The last line of each task's log, by the task's number."""
@@ -190,10 +191,6 @@ class LoginNode:
                 hint="its shell start-up files must not print anything without a terminal",
             ) from error
         raise JobError(f"on {self.where}: {str(answer['error'])[:_SHOWN_CHARS]}")
-
-
-def _ends(answer: Any) -> TaskEnds:
-    return [(int(number), int(code), float(at)) for number, code, at in answer]
 
 
 def nonempty_logs(logs: Iterable[LogFile]) -> tuple[LogFile, ...]:

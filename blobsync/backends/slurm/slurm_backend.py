@@ -170,21 +170,13 @@ class SlurmBackend:
         found = self._as_seen(found, lambda number: _place(by_number[number]))
         lost = [ref for ref in refs if ref.native_id not in found]
         over = [_place(ref) for ref in refs if ref.native_id in found and found[ref.native_id].state.is_final]
-        codes: dict[str, RecordedEnd | None] = {}
-        if lost or over:
-            answers = self._login.exit_codes([_place(ref) for ref in lost], over)
-            codes = {ref.run_id: answers[number] for number, ref in enumerate(lost)}
-        infos = [
-            _with_size(slurm_replies.as_run_info(ref.run_id, found[ref.native_id]))
-            if ref.native_id in found
-            else _from_exit_code(ref.run_id, codes[ref.run_id])
-            for ref in refs
-        ]
         # Slurm soon forgets tasks that have ended, while others still wait.
         arrays = [ref for ref in refs if ref.native_id in found and found[ref.native_id].tasks]
-        ends = self._login.task_codes([_place(ref) for ref in arrays]) if arrays else ()
-        recorded = dict(zip(arrays, ends, strict=True))
-        return tuple(_with_tasks(info, recorded.get(ref, ())) for ref, info in zip(refs, infos, strict=True))
+        ends: dict[JobRef, RecordedEnd | None] = {}
+        if lost or over or arrays:
+            answers = self._login.exit_codes([_place(ref) for ref in (*lost, *arrays)], over, [*map(_place, arrays)])
+            ends = dict(zip((*lost, *arrays), answers, strict=True))
+        return tuple(_info(ref.run_id, found.get(ref.native_id), ends.get(ref)) for ref in refs)
 
     def _as_seen(
         self, found: Mapping[str, slurm_replies.SlurmJob], place_of: Callable[[str], str]
@@ -361,11 +353,15 @@ def _of_these(
     return {number: job for number, job in found.items() if job.name in ("", names.get(number))}
 
 
-def _from_exit_code(run_id: str, answer: RecordedEnd | None) -> RunInfo:
-    if answer is None:
+def _info(run_id: str, job: slurm_replies.SlurmJob | None, end: RecordedEnd | None) -> RunInfo:
+    """A job as Slurm has it (None: no longer), with what it recorded at its end."""
+    if job is not None:
+        info = _with_size(slurm_replies.as_run_info(run_id, job))
+    elif end is not None:
+        info = RunInfo(run_id, State.FAILED if end.code else State.COMPLETED, exit_code=end.code, ended=end.at)
+    else:
         return RunInfo(run_id, State.UNKNOWN, reason="Slurm no longer knows it, and it recorded no exit code")
-    state = State.FAILED if answer.code else State.COMPLETED
-    return _with_tasks(RunInfo(run_id, state, exit_code=answer.code, ended=answer.at), answer.tasks)
+    return _with_tasks(info, end.tasks if end else ())
 
 
 def _demand_done(done: Completed, what: str) -> None:

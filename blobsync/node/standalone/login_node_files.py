@@ -104,12 +104,14 @@ def tails(request: dict[str, Any]) -> Any:
 
 
 def codes(request: dict[str, Any]) -> Any:
-    """The recorded exit code and time of each job (null: none); removes the files that only running jobs need.
+    """The recorded exit code and time of each job (null: none), and those of its tasks; removes the files that only
+    running jobs need.
 
     A job that the scheduler has forgotten may be another scheduler's: it has ended if it recorded that, or has been
     silent for long.
     """
-    over = [one for one in request["folders"] if os.path.exists(os.path.join(one, "exit_code")) or _is_silent(one)]
+    lost = [one for one in request["folders"] if one not in request["listed"]]
+    over = [one for one in lost if os.path.exists(os.path.join(one, "exit_code")) or _is_silent(one)]
     for folder in [*request["ended"], *over]:
         with suppress(OSError):
             os.remove(os.path.join(folder, "secrets.json"))
@@ -130,11 +132,6 @@ def _is_silent(folder: str) -> bool:
     base = glob.escape(folder)
     logs = [path for part in ("", "task_*/") for path in glob.glob(f"{base}/{part}system_logs/*")]
     return bool(logs) and time.time() - max(map(os.path.getmtime, logs)) > SILENT_SECONDS
-
-
-def task_codes(request: dict[str, Any]) -> Any:
-    """The number, exit code and time of each task that recorded them, for each job."""
-    return [[[int(task), *end] for task, end in _ends(folder) if task.isdigit()] for folder in request["folders"]]
 
 
 def _code(folder: str) -> list[Any] | None:
@@ -163,7 +160,6 @@ VERBS = {
     "logs": list_logs,
     "read": read,
     "codes": codes,
-    "task_codes": task_codes,
     "tails": tails,
     "begun": begun,
 }
