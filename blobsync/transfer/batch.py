@@ -136,7 +136,6 @@ class Batch:
         for ledger, action in list(self.unreported.values()):
             if action.path not in ledger.pending:
                 self.report(ledger, [action])
-        self.unreported.clear()
 
     def failures(self) -> tuple[FileFailure, ...]:
         """The files that have failed, those that engines reported although the plan has them not, and all else."""

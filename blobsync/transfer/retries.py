@@ -39,8 +39,8 @@ def move_and_retry(batch: Batch, ledger: Ledger, actions: Sequence[FileAction], 
         if failure is None or second is None or failure.code.retry is Retry.AT_THE_END:
             continue
         there = None
-        if failure.code.retry is Retry.DIRECT_AFTER_AZCOPY and not isinstance(ledger.part.destination, LocalLocation):
-            # Only the content shows that a blob is azcopy's. Any other version may be someone else's and is kept.
+        if failure.code.retry is Retry.DIRECT_AFTER_AZCOPY:
+            # Only the content shows that a file is azcopy's. Any other version may be someone else's and is kept.
             there = written_before(ledger.part, action)
         if there is not None:
             ledger.failures.pop(action.path)

@@ -39,7 +39,7 @@ from blobsync.base.events import (
     SilentListener,
 )
 from blobsync.base.exit_codes import ExitCode
-from blobsync.base.file_states import LocalState
+from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.plan_reasons import Reason
 from blobsync.base.stopping import StopRequest
@@ -1337,6 +1337,24 @@ def test_a_blob_that_changes_while_it_is_read_is_moved_in_its_new_version(world:
         assert moving.blobs["store/data/x/a"].body == b"the new one"
     else:
         assert (world.root / "data/x/a").read_bytes() == b"the new one"
+
+
+def test_an_earlier_version_is_tried_again_as_it_is(world: World) -> None:
+    add(world, "eu", {"a": b"now"})
+    plan = world.plan("d", "data/x")
+    ((_, action),) = plan.each()
+    assert isinstance(action.source, RemoteState)
+    earlier = replace(action, source=replace(action.source, etag="0x9", version="2026-11-20T10:00:00Z"))
+    plan = replace(plan, parts=(replace(plan.parts[0], actions=[earlier]),))
+    engine = fails_with("changed_while_read")
+    tried: list[FileAction] = []
+
+    def again(task: MoveTask, report: CollectedReport) -> CollectedReport:
+        tried.extend(task.actions)
+        return report
+
+    carry(world, plan, {"direct": lambda: LyingEngine(again, works=False) if engine.tasks else engine})
+    assert [each.source for each in tried] == [earlier.source]
 
 
 def test_a_changed_blob_goes_through_this_machine_again_where_it_did_before(world: World) -> None:

@@ -321,6 +321,18 @@ def test_the_copy_beside_the_file_is_on_record_at_both_ends(path: str, world: Wo
     assert reasons[f"v/{action.aside}"] is Reason.SAME_RECORD
 
 
+def test_a_copy_beside_an_entry_that_is_a_file_is_in_no_record(tmp_path: Path) -> None:
+    world = World(tmp_path / "project", cluster("eu", one=account("eu")))
+    world.root.mkdir(exist_ok=True)
+    (world.root / "one").write_bytes(b"mine")
+    world.store("eu").add("store/one", b"theirs")
+    plan = world.plan("u", "one", options=TransferOptions(keep="both"))
+    ((part, action),) = plan.each()
+    assert action.aside and world.carry_out(plan).ok
+    assert (world.root / action.aside).read_bytes() == b"theirs"
+    assert list(world.index.pair(*part.key.roots).get(["", action.aside])) == [""]
+
+
 def test_what_the_relay_read_and_wrote_is_not_read_again(world: World) -> None:
     never_verified(world)
     plan = world.plan("u", "data", options=TransferOptions(keep="both"))
@@ -418,6 +430,12 @@ def test_a_file_that_changes_while_it_is_copied_is_left_alone(is_there: bool, is
     assert here(world) == {"v/b.txt": b"beside it", **left, **({aside: b"mine"} if is_there else {})}
 
 
+def test_the_checksum_of_a_copy_is_known_without_reading_it(world: World) -> None:
+    edit_both(world)
+    (kept, _), _ = set_aside_here(world, lambda _: None)
+    assert [each.state.md5 for each in kept] == [hashlib.md5(b"mine").digest()]
+
+
 @pytest.mark.parametrize("end", ["here", "there", "both"])
 @pytest.mark.parametrize("command", ["u", "d"])
 def test_a_copy_that_patterns_hide_is_used_where_it_holds_the_version(command: str, end: str, world: World) -> None:
@@ -429,10 +447,15 @@ def test_a_copy_that_patterns_hide_is_used_where_it_holds_the_version(command: s
         write(world, f"v/{action.aside}", kept)
     if end in ("there", "both"):
         world.store("eu").add(f"store/data/v/{action.aside}", kept)
+    world.store("eu").requests.clear()
     result = world.run(command, "data", options=options)
     assert result.exit_code == 0, result.failures
     assert here(world) == there(world)
     assert sorted(here(world).values()) == [b"beside it", b"mine", b"theirs"]
+    asked = {(request.operation, request.name) for request in world.store("eu").requests}
+    # The source's end gets it only if it lacks it.
+    way, source = ("get", "here") if command == "u" else ("put", "there")
+    assert ((way, f"store/data/v/{action.aside}") in asked) is (end not in (source, "both"))
 
 
 def test_a_local_file_that_was_edited_since_the_plan_is_left_alone(world: World) -> None:
