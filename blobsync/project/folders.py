@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from blobsync.base.errors import NothingMatchedError
@@ -19,7 +19,7 @@ from blobsync.plan.pairing import Pair
 from blobsync.plan.planner import both_ends
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request
-from blobsync.project.status import FileCounter, FileTally, as_remembered
+from blobsync.project.status import FileCounts, FileTally, as_remembered
 from blobsync.project.verify import both_sides, classify
 from blobsync.store.open_locations import OpenBlob
 
@@ -70,29 +70,23 @@ class FolderStatus:
         return f"<FolderStatus {self.path!r}: {self.names_in_all:,} names>"
 
     @property
-    def blobs(self) -> int:
-        """The number of blobs below this folder."""
-        return sum(each.there.files for each in self.names.values())
-
-
-class _Below:
-    """A subfolder, with the files found below it so far."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._here, self._there = FileCounter(), FileCounter()
-        self._states: dict[str, int] = {}
-
-    def add(self, kind: str, pair: Pair | None) -> None:
-        self._states[kind] = self._states.get(kind, 0) + 1
-        if pair is not None and pair.source is not None:
-            self._here.add(pair.source.size)
-        if pair is not None and pair.destination is not None:
-            self._there.add(pair.destination.size)
+    def here(self) -> FileTally:
+        """The files here, with those below the folder."""
+        return _sum([each.here for each in list(self.names.values())])
 
     @property
-    def value(self) -> FolderName:
-        return FolderName(self._name, True, self._here.tally, self._there.tally, dict(self._states))
+    def there(self) -> FileTally:
+        """The blobs, with those below the folder."""
+        return _sum([each.there for each in list(self.names.values())])
+
+    @property
+    def blobs(self) -> int:
+        """The number of blobs below this folder."""
+        return self.there.files
+
+
+def _sum(tallies: Sequence[FileTally]) -> FileTally:
+    return FileTally(sum(each.files for each in tallies), sum(each.bytes for each in tallies))
 
 
 class _Look:
@@ -101,7 +95,7 @@ class _Look:
     def __init__(self, status: FolderStatus) -> None:
         self._status = status
         self._names: dict[str, FolderName] = {}
-        self._below: dict[str, _Below] = {}
+        self._below: dict[str, FileCounts] = {}
         self._grown: set[str] = set()
         self._in_all = self._unreadable = 0
         self._is_file = False
@@ -122,7 +116,12 @@ class _Look:
         key = first + below
         if key not in self._below and not self._begin(key, first, kind, pair, is_folder=bool(below)):
             return
-        self._below[key].add(kind, pair)
+        counts = self._below[key]
+        counts.numbers[kind] += 1
+        if pair is not None and pair.source is not None:
+            counts.add("here", pair.source.size)
+        if pair is not None and pair.destination is not None:
+            counts.add("there", pair.destination.size)
         self._grown.add(key)
 
     def _begin(self, key: str, first: str, kind: str, pair: Pair | None, *, is_folder: bool) -> bool:
@@ -134,7 +133,7 @@ class _Look:
         # Names that are not UTF-8 have surrogates, which a page cannot contain.
         name = first.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         if is_folder:
-            self._below[key] = _Below(name)
+            self._below[key] = FileCounts()
         # In the order in which they are found; of folders the rest follows.
         self._names[key] = FolderName(name, True) if is_folder else _file_of(name, kind, pair)
         return is_folder
@@ -147,7 +146,10 @@ class _Look:
 
     def snapshot(self, *, whole: bool) -> FolderStatus:
         for key in self._grown:
-            self._names[key] = self._below[key].value
+            counts = self._below[key]
+            self._names[key] = FolderName(
+                self._names[key].name, True, counts.tally("here"), counts.tally("there"), dict(counts.numbers)
+            )
         self._grown.clear()
         return replace(
             self._status,

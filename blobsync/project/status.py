@@ -7,7 +7,7 @@ The local files are walked. The content of the container is that of its last lis
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -201,33 +201,24 @@ def _silence(connect: Callable[[StorageAccount], BlobStore], account: StorageAcc
     return None
 
 
-@dataclass(slots=True)
-class FileCounter:
-    """Adds up files and bytes."""
-
-    files: int = 0
-    bytes: int = 0
-
-    def add(self, size: int) -> None:
-        """Add a file."""
-        self.files += 1
-        self.bytes += size
-
-    @property
-    def tally(self) -> FileTally:
-        """The sums so far."""
-        return FileTally(self.files, self.bytes)
-
-
-class _Counts:
-    """Collects the counts of an :class:`EntryStatus` by the names of its fields."""
+class FileCounts:
+    """Counts files and adds up their bytes, each under a name; ``numbers`` are counts of files alone."""
 
     def __init__(self) -> None:
-        self.files: defaultdict[str, FileCounter] = defaultdict(FileCounter)
-        self.numbers: Counter[str] = Counter()
+        self._files, self._bytes, self.numbers = Counter[str](), Counter[str](), Counter[str]()
+
+    def add(self, name: str, size: int) -> None:
+        """Add a file."""
+        self._files[name] += 1
+        self._bytes[name] += size
+
+    def tally(self, name: str) -> FileTally:
+        """The sums so far."""
+        return FileTally(self._files[name], self._bytes[name])
 
     def added_to(self, status: EntryStatus) -> EntryStatus:
-        found: dict[str, Any] = {**self.numbers, **{name: each.tally for name, each in self.files.items()}}
+        """The status with these as its fields."""
+        found: dict[str, Any] = {**self.numbers, **{name: self.tally(name) for name in self._files}}
         return replace(status, **found)
 
 
@@ -237,7 +228,7 @@ def entry_status(request: Request, emit: Emit, *, fresh: bool, now: float) -> En
     assert isinstance(end, OpenBlob)
     as_of = now if fresh else request.records.listed_at(key.path)
     status = EntryStatus(request.part.path, str(end), fresh=fresh, as_of=as_of)
-    counts, unnamable = _Counts(), list[FileFailure]()
+    counts, unnamable = FileCounts(), list[FileFailure]()
     if not fresh:
         request = as_remembered(request)
     try:
@@ -247,7 +238,7 @@ def entry_status(request: Request, emit: Emit, *, fresh: bool, now: float) -> En
         listed = Listed() if status.as_of is not None else request.records.listed_in(key.path)
         for pair in pairs:
             if pair.source is not None and (why := blob_problem(end.at(pair.path))):
-                counts.files["here"].add(pair.source.size)
+                counts.add("here", pair.source.size)
                 unnamable.append(name_failure(f"{status.path}/{pair.path}" if pair.path else status.path, why))
                 continue
             is_known = status.as_of is not None or pair.record is not None or key.at(pair.path) in listed
@@ -260,29 +251,29 @@ def entry_status(request: Request, emit: Emit, *, fresh: bool, now: float) -> En
     return replace(counts.added_to(status), ignored=found.ignored, unreadable=(*found.unreadable, *unnamable))
 
 
-def _count(counts: _Counts, pair: Pair, *, is_known: bool) -> None:
+def _count(counts: FileCounts, pair: Pair, *, is_known: bool) -> None:
     """Count a pair. ``is_known``: whether the container has this file."""
     local, remote = pair.source, pair.destination
     kind = classify(pair)
     if local is not None:
-        counts.files["here"].add(local.size)
+        counts.add("here", local.size)
     if remote is not None:
-        counts.files["there"].add(remote.size)
+        counts.add("there", remote.size)
     if pair.left_out is not None:
         # What cannot be read counts as that.
         counts.numbers["not_files"] += pair.left_out is Reason.NOT_A_FILE
         counts.numbers["left_out"] += pair.left_out is not Reason.NOT_A_FILE and pair.left_out not in FAULTS
     elif kind in _UPLOAD and local is not None:
-        counts.files["to_upload" if is_known else "never_verified"].add(local.size)
+        counts.add("to_upload" if is_known else "never_verified", local.size)
     elif kind in _DOWNLOAD and remote is not None:
-        counts.files["to_download"].add(remote.size)
+        counts.add("to_download", remote.size)
         counts.numbers["missing_here"] += kind == "remote_only"
         counts.numbers["newer_at_destination"] += kind == "changed_there"
     elif local is not None:
         if kind == "differs":
-            counts.files["conflicts"].add(local.size)
+            counts.add("conflicts", local.size)
         elif kind == "unknown":
-            counts.files["never_verified"].add(local.size)
+            counts.add("never_verified", local.size)
 
 
 def project_status(

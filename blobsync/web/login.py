@@ -31,45 +31,17 @@ class Visit:
         return hmac.compare_digest(self.form_token.encode(), form_token.encode())
 
 
-class LoginFile:
-    """The file that a browser opens to log in: readable by its owner only, it leads to the page with the present token.
+class Logins:
+    """The browsers that have logged in to this server, and the one-time token for the next one.
 
+    ``file`` is what a browser opens to log in: readable by its owner only, it leads to the page with the present token.
     The token is behind the ``#``: it is in no command line, and browsers do not send it to a server.
     """
 
-    def __init__(self, path: Path, address: str) -> None:
-        """``address`` is ``http://127.0.0.1:PORT``."""
-        self.path = path
+    def __init__(self, file: Path, address: str) -> None:
+        """``address`` is ``http://127.0.0.1:PORT``. Raises ``LocalFileError`` if the file cannot be written."""
+        self.file = file
         self._address = address
-
-    def link(self, token: str) -> str:
-        """The address that logs a browser in."""
-        return f"{self._address}/login#{token}"
-
-    def write(self, token: str) -> None:
-        """Replace the file. Raises ``LocalFileError``."""
-        link = html.escape(self.link(token))
-        text = (
-            '<!doctype html>\n<meta charset="utf-8">\n<meta name="referrer" content="no-referrer">\n'
-            f'<meta http-equiv="refresh" content="0; url={link}">\n<title>blobsync</title>\n'
-            f'<p><a href="{link}">Open blobsync</a></p>\n'
-        )
-        try:
-            replace_file(self.path, text.encode())
-        except OSError as error:
-            raise LocalFileError(f"{self.path}: {error.strerror}", path=str(self.path)) from error
-
-    def remove(self) -> None:
-        """Remove the file; call it when its token is no longer valid."""
-        with suppress(OSError):
-            self.path.unlink(missing_ok=True)
-
-
-class Logins:
-    """The browsers that have logged in to this server, and the one-time token for the next one."""
-
-    def __init__(self, file: LoginFile) -> None:
-        self._file = file
         self._visits: dict[str, Visit] = {}
         self.token = ""
         self._renew()
@@ -77,12 +49,7 @@ class Logins:
     @property
     def link(self) -> str:
         """The address that logs the next browser in."""
-        return self._file.link(self.token)
-
-    @property
-    def file(self) -> Path:
-        """The file that contains this link."""
-        return self._file.path
+        return f"{self._address}/login#{self.token}"
 
     def exchange(self, token: str) -> Visit | None:
         """Exchange the present token for a login, which invalidates the token; None for any other text."""
@@ -104,8 +71,18 @@ class Logins:
     def close(self) -> None:
         """End all logins."""
         self._visits.clear()
-        self._file.remove()
+        with suppress(OSError):
+            self.file.unlink(missing_ok=True)
 
     def _renew(self) -> None:
         self.token = _fresh()
-        self._file.write(self.token)
+        link = html.escape(self.link)
+        text = (
+            '<!doctype html>\n<meta charset="utf-8">\n<meta name="referrer" content="no-referrer">\n'
+            f'<meta http-equiv="refresh" content="0; url={link}">\n<title>blobsync</title>\n'
+            f'<p><a href="{link}">Open blobsync</a></p>\n'
+        )
+        try:
+            replace_file(self.file, text.encode())
+        except OSError as error:
+            raise LocalFileError(f"{self.file}: {error.strerror}", path=str(self.file)) from error

@@ -15,7 +15,7 @@ import uvicorn
 from blobsync.base.errors import UsageError
 from blobsync.web.app_state import AppState
 from blobsync.web.application import web_application
-from blobsync.web.login import LoginFile, Logins
+from blobsync.web.login import Logins
 from blobsync.web.open_project import Source
 from blobsync.web.status_cache import StatusCaches
 from blobsync.web.transfer_tasks import TransferTasks
@@ -111,9 +111,11 @@ def serve_pages(
     place = listening.open()
     port = place.getsockname()[1] if listening.path is None else USUAL_PORT
     name = f"login-{port if listening.path is None else os.getpid()}.html"
-    logins = Logins(LoginFile(folder / name, f"http://{_LOOPBACK}:{port}"))
+    logins = Logins(folder / name, f"http://{_LOOPBACK}:{port}")
     servers: list[uvicorn.Server] = []
-    app_state = _app_state(source, logins, lambda: servers[0].should_exit)
+    caches = StatusCaches()
+    tasks = TransferTasks(source, caches.outdate)
+    app_state = AppState(source, logins, caches, tasks, lambda: servers[0].should_exit)
     config = uvicorn.Config(
         web_application(app_state),
         log_config=None,
@@ -135,11 +137,6 @@ def serve_pages(
         if listening.path is not None:
             listening.path.unlink(missing_ok=True)
     yield "stopped"
-
-
-def _app_state(source: Source, logins: Logins, is_stopping: Callable[[], bool]) -> AppState:
-    caches = StatusCaches()
-    return AppState(source, logins, caches, TransferTasks(source, caches.outdate), is_stopping)
 
 
 def _greeting(logins: Logins, listening: Listening, port: int, *, shown: bool) -> Iterator[str]:

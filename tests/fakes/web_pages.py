@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from blobsync.web.app_state import AppState
 from blobsync.web.application import web_application
 from blobsync.web.gate import cookie_name
-from blobsync.web.login import LoginFile, Logins
+from blobsync.web.login import Logins
 from blobsync.web.open_project import Source
 from blobsync.web.status_cache import StatusCaches
 from blobsync.web.transfer_tasks import TransferTasks
@@ -33,7 +33,7 @@ class WebPages:
     """Pages of one project, logged in."""
 
     def __init__(self, source: Source, folder: Path) -> None:
-        logins = Logins(LoginFile(folder / "login.html", f"http://{_HOST}"))
+        logins = Logins(folder / "login.html", f"http://{_HOST}")
         caches = StatusCaches()
         self.tasks = TransferTasks(source, caches.outdate)
         self._app_state = AppState(source, logins, caches, self.tasks, lambda: False)

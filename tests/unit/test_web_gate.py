@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from blobsync.web.gate import Gate, cookie_name, strange_sender
-from blobsync.web.login import LoginFile, Logins
+from blobsync.web.login import Logins
 
 _OURS = {"host": "127.0.0.1:8737"}
 
@@ -72,7 +72,7 @@ def test_each_port_has_its_own_cookie() -> None:
 
 def test_a_token_logs_in_one_browser_and_the_login_file_gets_a_new_one(tmp_path: Path) -> None:
     file = tmp_path / "login.html"
-    logins = Logins(LoginFile(file, "http://127.0.0.1:1"))
+    logins = Logins(file, "http://127.0.0.1:1")
     token, text = logins.token, file.read_text()
     assert token in text
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -98,7 +98,7 @@ def test_the_login_file_is_not_written_through_a_link(tmp_path: Path) -> None:
     theirs.write_text("before")
     file = tmp_path / "login.html"
     file.symlink_to(theirs)
-    Logins(LoginFile(file, "http://127.0.0.1:1"))
+    Logins(file, "http://127.0.0.1:1")
     assert theirs.read_text() == "before"
     assert not file.is_symlink()
 
@@ -150,7 +150,7 @@ def send(logins: Logins, path: str, body: bytes, **headers: str) -> Sent:
 
 @pytest.fixture
 def logins(tmp_path: Path) -> Logins:
-    return Logins(LoginFile(tmp_path / "login.html", "http://127.0.0.1:1"))
+    return Logins(tmp_path / "login.html", "http://127.0.0.1:1")
 
 
 def test_the_form_of_an_unknown_browser_is_not_read(logins: Logins) -> None:

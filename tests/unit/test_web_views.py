@@ -18,7 +18,7 @@ from blobsync.project.job_writes import WritingJob
 from blobsync.project.status import EntryStatus, FileTally
 from blobsync.project.transfer_history import TransferEntry
 from blobsync.web.charts import HEIGHT, bytes_chart, rate_curve
-from blobsync.web.pages.browse import folder_view
+from blobsync.web.pages.browse import chosen_names, row_of
 from blobsync.web.pages.project import badges_of
 from blobsync.web.previews import TEXT_BYTES, changed_lines, picture_type, preview_of
 from blobsync.web.render import breakable_text, fragment, in_file_text, place_of
@@ -112,7 +112,7 @@ def test_the_names_of_a_folder_are_filtered_and_sorted() -> None:
     )
 
     def shown(show: str = "", text: str = "", sort: str = "") -> list[str]:
-        return [row.entry.name for row in folder_view(status, show, text, sort).rows]
+        return [each.name for each in chosen_names(status, show, text, sort)]
 
     assert shown() == ["z", "A", "b", "c", "d"], "folders first"
     assert shown(sort="-name") == ["d", "c", "b", "A", "z"]
@@ -121,23 +121,22 @@ def test_the_names_of_a_folder_are_filtered_and_sorted() -> None:
     assert shown("differs") == ["z", "A", "c", "d"] and shown("same") == ["b"]
     assert shown("upload") == ["A"] and shown("download") == ["z"] and shown("conflict") == ["c", "d"]
     assert shown(text="a") == ["A"] and shown(text="x") == []
-    view = folder_view(status, "upload", "", "")
-    assert (view.files_here, view.bytes_here, view.files_there, view.bytes_there) == (4, 22, 4, 34), "of all"
-    (row,) = view.rows
+    assert (status.here, status.there) == (FileTally(4, 22), FileTally(4, 34)), "of all"
+    (row,) = map(row_of, chosen_names(status, "upload", "", ""))
     assert (row.badges, row.uploads, row.downloads) == ((("up", "only here"),), True, False)
 
 
 def test_a_file_that_cannot_be_read_is_no_conflict() -> None:
-    view = folder_view(_names(a=("unreadable", 0, 0), sub_=("unreadable", 0, 0)), "differs", "", "")
-    assert [(row.entry.name, row.badges, row.in_conflict) for row in view.rows] == [
+    chosen = chosen_names(_names(a=("unreadable", 0, 0), sub_=("unreadable", 0, 0)), "differs", "", "")
+    assert [(row.entry.name, row.badges, row.in_conflict) for row in map(row_of, chosen)] == [
         ("sub", (("bad", "1 cannot be uploaded"),), False),
         ("a", (("bad", "unreadable"),), False),
     ]
 
 
 def test_a_name_that_no_blob_can_have_is_not_offered_for_upload() -> None:
-    view = folder_view(_names(a=("unnamable", 2, 0), sub_=("unnamable", 3, 0)), "differs", "", "")
-    said = [(row.entry.name, row.badges, row.uploads) for row in view.rows]
+    chosen = chosen_names(_names(a=("unnamable", 2, 0), sub_=("unnamable", 3, 0)), "differs", "", "")
+    said = [(row.entry.name, row.badges, row.uploads) for row in map(row_of, chosen)]
     assert said == [
         ("sub", (("bad", "1 cannot be uploaded"),), False),
         ("a", (("bad", "cannot be uploaded"),), False),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -64,8 +63,7 @@ COLUMNS: MappingProxyType[str, tuple[str, Callable[[FolderName], Any]]] = Mappin
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FolderRow:
+class FolderRow(NamedTuple):
     """One name; ``badges`` are the class and the words of each."""
 
     entry: FolderName
@@ -75,40 +73,23 @@ class FolderRow:
     in_conflict: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FolderView:
-    """The rows that match a filter, and the files and bytes of the whole folder."""
-
-    rows: tuple[FolderRow, ...]
-    files_here: int
-    bytes_here: int
-    files_there: int
-    bytes_there: int
-
-
-def folder_view(status: FolderStatus, show: str, text: str, sort: str) -> FolderView:
-    """Filter and sort the entries of a folder. ``show`` and ``sort`` are as in the address; ``text`` is part of a
-    name, in any case."""
-    # A copy, since another thread may add entries.
-    names = list(status.names.values())
+def chosen_names(status: FolderStatus, show: str, text: str, sort: str) -> list[FolderName]:
+    """The sorted entries of a folder that match a filter. ``show`` and ``sort`` are as in the address; ``text`` is part
+    of a name, in any case."""
     classes, wanted = set(SHOWN[show][1]), text.casefold()
     chosen = [
         each
-        for each in names
+        # A copy, since another thread may add entries.
+        for each in list(status.names.values())
         if (not classes or classes & each.states.keys()) and (not wanted or wanted in each.name.casefold())
     ]
     chosen.sort(key=COLUMNS["name"][1])
     chosen.sort(key=COLUMNS[sort.removeprefix("-") or "name"][1], reverse=sort.startswith("-"))
-    return FolderView(
-        tuple(map(_row, chosen)),
-        sum(each.here.files for each in names),
-        sum(each.here.bytes for each in names),
-        sum(each.there.files for each in names),
-        sum(each.there.bytes for each in names),
-    )
+    return chosen
 
 
-def _row(entry: FolderName) -> FolderRow:
+def row_of(entry: FolderName) -> FolderRow:
+    """An entry as the page shows it."""
     up, down, conflict = (_count(entry, classes) for classes in (_UPLOAD, _DOWNLOAD, _CONFLICT))
     badges = tuple(_folder_badges(entry)) if entry.is_folder else tuple(_WORDS[kind] for kind in entry.states)
     return FolderRow(entry, badges, up > 0, down > 0, conflict > 0)
@@ -203,15 +184,15 @@ def _through(request: Request, source: Source) -> str:
 def _folder(asked: _Query, cached: CachedStatus[FolderStatus]) -> dict[str, Any]:
     """The values for the part of the page that is updated live."""
     status = cached.status
-    view = folder_view(status, asked.show, asked.text, asked.sort) if status else None
-    asked = asked._replace(number=min(asked.number, max(0, len(view.rows) - 1) // PAGE_NAMES if view else 0))
+    names = chosen_names(status, asked.show, asked.text, asked.sort) if status else []
+    asked = asked._replace(number=min(asked.number, max(0, len(names) - 1) // PAGE_NAMES))
     first = asked.number * PAGE_NAMES
     return {
         "asked": asked,
         "cached": cached,
         "status": status,
-        "view": view,
-        "rows": view.rows[first : first + PAGE_NAMES] if view else (),
+        "found": len(names),
+        "rows": [row_of(each) for each in names[first : first + PAGE_NAMES]],
         "first": first,
         "age": age_text(status.as_of) if status and status.as_of is not None else "",
         "shown": SHOWN,
