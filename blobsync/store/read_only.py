@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from blobsync.base.errors import BlobsyncError, PlanError, StorageUnreachableError
+from blobsync.base.errors import BlobNotFoundError, BlobsyncError, PlanError, StorageUnreachableError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SignedUrl
 from blobsync.config.model import ListedFile
@@ -56,10 +57,34 @@ class SourceStore(ReadOnlyStore):
 
     def __init__(self, container: BlobContainer) -> None:
         self._container = container
+        self._stopped = threading.Event()
 
     @property
     def container(self) -> BlobContainer:
         return self._container
+
+    def close(self) -> None:
+        """See the protocol."""
+
+    def fail_soon(self) -> None:
+        """See the protocol."""
+        self._stopped.set()
+        self.close()
+
+    def head(self, name: str) -> BlobInfo | None:
+        """What a HEAD tells of an object; None if there is no such object."""
+        found = self.described(name)
+        return None if found is None else found[0]
+
+    def properties(self, name: str) -> BlobProperties:
+        """The properties that a copy keeps. Raises ``BlobNotFoundError``."""
+        found = self.described(name)
+        if found is None:
+            raise self._missing(name)
+        return found[1]
+
+    def _missing(self, name: str) -> BlobNotFoundError:
+        return BlobNotFoundError(f"{self._container.child(name)}: there is no such object", path=name)
 
     def described(self, name: str) -> tuple[BlobInfo, BlobProperties] | None:
         """What a HEAD tells of an object, in one request; None if there is no such object."""

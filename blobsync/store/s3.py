@@ -173,7 +173,6 @@ class S3Store(SourceStore):
         self._connecting = threading.Lock()
         # What a URL has besides the name.
         self._signed: int | None = None
-        self._stopped = threading.Event()
 
     @property
     def _client(self) -> S3Client:
@@ -187,40 +186,25 @@ class S3Store(SourceStore):
         if self._connected is not None:
             self._connected.close()
 
-    def fail_soon(self) -> None:
-        """See the protocol."""
-        self._stopped.set()
-        self.close()
-
     # -- reading ------------------------------------------------------------------------------------------
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         """ListObjectsV2, page by page. Raises the store's errors; a listing that breaks off is never taken for a whole
         one."""
-        for entry in self._list(prefix, ""):
-            if isinstance(entry, BlobInfo):
-                yield entry
+        return (entry for entry in self._list(prefix, "") if isinstance(entry, BlobInfo))
 
     def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
         """ListObjectsV2 with the delimiter ``/``."""
         return self._list(prefix, "/")
 
-    def head(self, name: str) -> BlobInfo | None:
-        """HeadObject; None if there is no such object."""
-        found = self.described(name)
-        return None if found is None else found[0]
-
     def described(self, name: str) -> tuple[BlobInfo, BlobProperties] | None:
-        """HeadObject."""
+        """HeadObject. Metadata whose names Azure does not take are left out."""
         try:
-            reply = self._head(name)
+            with _translated(self._shown(name)):
+                reply = self._client.head_object(**self._words, Key=name, ChecksumMode="ENABLED")
         except BlobNotFoundError:
             return None
         return self._info(name, reply), _properties(reply)
-
-    def properties(self, name: str) -> BlobProperties:
-        """The properties that a copy keeps. Metadata whose names Azure does not take are left out."""
-        return _properties(self._head(name))
 
     def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> SourceReader:
         """GetObject; a body that breaks off is continued, from the same version."""
@@ -273,11 +257,6 @@ class S3Store(SourceStore):
             if not each.startswith(prefix):
                 raise StorageError(f"{self._container}: the service lists names that were not asked for")
         return [*folders, *objects]
-
-    def _head(self, name: str) -> Mapping[str, Any]:
-        with _translated(self._shown(name)):
-            found: Mapping[str, Any] = self._client.head_object(**self._words, Key=name, ChecksumMode="ENABLED")
-        return found
 
     def _get(self, name: str, start: int, length: int | None, etag: str | None) -> tuple[BlobInfo, BlobProperties, Any]:
         words: dict[str, Any] = {**self._words, "Key": name, "ChecksumMode": "ENABLED"}

@@ -87,7 +87,6 @@ class UrlListStore(SourceStore):
         self._transports: dict[str, Transport] = {}
         # Where each file was in the end.
         self._final: dict[str, str] = {}
-        self._stopped = threading.Event()
 
     def close(self) -> None:
         """See the protocol."""
@@ -95,11 +94,6 @@ class UrlListStore(SourceStore):
             transports, self._transports = list(self._transports.values()), {}
         for each in transports:
             each.close()
-
-    def fail_soon(self) -> None:
-        """See the protocol."""
-        self._stopped.set()
-        self.close()
 
     def listed(self, name: str) -> ListedFile | None:
         """See :class:`SourceStore`."""
@@ -132,13 +126,8 @@ class UrlListStore(SourceStore):
                 raise self._missing(name)
             yield info
 
-    def head(self, name: str) -> BlobInfo | None:
-        """HEAD, or a GET of the first byte where the server does not answer that; None if there is no such file."""
-        found = self.described(name)
-        return None if found is None else found[0]
-
     def described(self, name: str) -> tuple[BlobInfo, BlobProperties] | None:
-        """See :meth:`head`."""
+        """HEAD, or a GET of the first byte where the server does not answer that; None if there is no such file."""
         if name not in self._files:
             return None
         try:
@@ -152,13 +141,6 @@ class UrlListStore(SourceStore):
                 reply.close()
         except BlobNotFoundError:
             return None
-
-    def properties(self, name: str) -> BlobProperties:
-        """The content type and language. Raises ``BlobNotFoundError``."""
-        found = self.described(name)
-        if found is None:
-            raise self._missing(name)
-        return found[1]
 
     def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> SourceReader:
         """GET; a body that breaks off is continued, from the same version."""

@@ -51,16 +51,9 @@ class MemorySource(SourceStore):
         for entry in self.inner.list_folder(prefix):
             yield entry if isinstance(entry, str) else entry._replace(md5=None)
 
-    def head(self, name: str) -> BlobInfo | None:
-        found = self.described(name)
-        return None if found is None else found[0]
-
     def described(self, name: str) -> tuple[BlobInfo, BlobProperties] | None:
         found = self.inner.head(name)
         return None if found is None else (self._told(found), self.inner.blobs[name].properties)
-
-    def properties(self, name: str) -> BlobProperties:
-        return self.inner.properties(name)
 
     def open(
         self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None

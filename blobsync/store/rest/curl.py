@@ -64,9 +64,24 @@ _TROUBLES = {
 
 
 class CurlHandle:
-    """An easy handle and the data received on it; one exchange at a time."""
+    """An easy handle and the data received on it; one exchange at a time.
 
-    __slots__ = ("_method", "_origin", "_refusals", "_used", "easy", "lines", "pieces", "sent")
+    Of several side by side, ``key`` tells which one it is; it ends at ``deadline`` if no more than ``seen`` has moved.
+    """
+
+    __slots__ = (
+        "_method",
+        "_origin",
+        "_refusals",
+        "_used",
+        "deadline",
+        "easy",
+        "key",
+        "lines",
+        "pieces",
+        "seen",
+        "sent",
+    )
 
     def __init__(self, origin: ServerOrigin, timeouts: Timeouts) -> None:
         self._origin = origin
@@ -75,6 +90,8 @@ class CurlHandle:
         self.lines: list[bytes] = []
         self.pieces: list[bytes] = []
         self.sent = 0
+        self.key: object = None
+        self.deadline, self.seen = 0.0, (0, 0, 0)
         self._refusals: list[BaseException] = []
         self.easy = _handle(origin, timeouts, self.lines, self.pieces)
         if origin.guard is not None:
@@ -273,18 +290,6 @@ _NOTICE = 0.5
 _LOOK_UP = 0.005
 
 
-class _Exchange:
-    """A running exchange. ``seen`` is the number of bytes moved when ``deadline`` was set."""
-
-    __slots__ = ("deadline", "handle", "key", "seen")
-
-    def __init__(self, key: object, handle: CurlHandle, deadline: float) -> None:
-        self.key = key
-        self.handle = handle
-        self.deadline = deadline
-        self.seen = (0, 0, 0)
-
-
 @final
 class CurlExchanges:
     """See :class:`blobsync.store.rest.transport.Exchanges`."""
@@ -294,7 +299,7 @@ class CurlExchanges:
         self._timeouts = timeouts
         self._closing = closing
         self._idle: list[CurlHandle] = []
-        self._under_way: dict[pycurl.Curl, _Exchange] = {}
+        self._under_way: dict[pycurl.Curl, CurlHandle] = {}
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_MAXCONNECTS, POOL_SIZE)
         self._look_again = 0.0
@@ -304,7 +309,8 @@ class CurlExchanges:
         handle = self._idle.pop() if self._idle else CurlHandle(self._origin, self._timeouts)
         handle.load(request)
         handle.easy.setopt(pycurl.MAXFILESIZE, request.most)
-        self._under_way[handle.easy] = _Exchange(key, handle, time.monotonic() + self._timeouts.read)
+        handle.key, handle.deadline, handle.seen = key, time.monotonic() + self._timeouts.read, (0, 0, 0)
+        self._under_way[handle.easy] = handle
         self._multi.add_handle(handle.easy)
 
     def wait(self, seconds: float) -> list[tuple[object, Response | TransportError]]:
@@ -339,37 +345,36 @@ class CurlExchanges:
 
     def _end(self, easy: pycurl.Curl, error: tuple[int, str] | None) -> tuple[object, Response | TransportError]:
         self._multi.remove_handle(easy)
-        exchange = self._under_way.pop(easy)
-        handle = exchange.handle
+        handle = self._under_way.pop(easy)
         handle.unload()
         self._idle.append(handle)
         if error is not None:
-            return exchange.key, handle.failure(*error)
+            return handle.key, handle.failure(*error)
         head = handle.head()
         if head is None:
-            return exchange.key, TransportError(Trouble.BROKEN)
+            return handle.key, TransportError(Trouble.BROKEN)
         body = handle.pieces[0] if len(handle.pieces) == 1 else b"".join(handle.pieces)
-        return exchange.key, WholeResponse(*head, body, handle.attempts())
+        return handle.key, WholeResponse(*head, body, handle.attempts())
 
     def _stalled(self) -> list[tuple[object, Response | TransportError]]:
         """Exchanges without progress for too long."""
         now = time.monotonic()
         stalled = []
         for each in self._under_way.values():
-            if now > each.deadline and each.handle.is_connected():
-                seen = (len(each.handle.lines), len(each.handle.pieces), each.handle.moved())
+            if now > each.deadline and each.is_connected():
+                seen = (len(each.lines), len(each.pieces), each.moved())
                 if seen == each.seen:
                     stalled.append(each)
                 each.seen, each.deadline = seen, now + self._timeouts.read
         self._look_again = now + min(1.0, self._timeouts.read / 4)
         return [self._cut(each, Trouble.READ_TIMEOUT) for each in stalled]
 
-    def _cut(self, exchange: _Exchange, trouble: Trouble) -> tuple[object, Response | TransportError]:
+    def _cut(self, handle: CurlHandle, trouble: Trouble) -> tuple[object, Response | TransportError]:
         # Removed before its end, so libcurl closes the connection.
-        del self._under_way[exchange.handle.easy]
-        self._multi.remove_handle(exchange.handle.easy)
-        exchange.handle.close()
-        return exchange.key, TransportError(trouble)
+        del self._under_way[handle.easy]
+        self._multi.remove_handle(handle.easy)
+        handle.close()
+        return handle.key, TransportError(trouble)
 
 
 def sleep(multi: pycurl.CurlMulti, most: float) -> None:
