@@ -122,8 +122,7 @@ class DirectEngine:
         task = run.task
         source, destination = task.part.source, task.part.destination
         if isinstance(source, LocalLocation) and isinstance(destination, OpenBlob):
-            memory = BlockMemory(self._journal, notes_to(run.listener))
-            return _upload(run, source, destination, _tune(task, destination, self._clock), memory)
+            return self._upload(run, source, destination, _tune(task, destination, self._clock))
         if isinstance(source, OpenBlob) and isinstance(destination, LocalLocation):
             return self._download(run, source, destination, _tune(task, source, self._clock))
         if isinstance(source, OpenBlob) and isinstance(destination, OpenBlob):
@@ -147,6 +146,16 @@ class DirectEngine:
             return _Way(NEAR, lambda action: LocalCopyJob(run, action, source, destination, folder))
         raise ValueError("nothing moves between these ends")
 
+    def _upload(self, run: RunState, source: LocalLocation, destination: OpenBlob, tuning: LineTuning) -> _Way:
+        folder, store = SourceFolder(source.path, source.boundary), destination.store
+        memory = BlockMemory(self._journal, notes_to(run.listener))
+
+        def job(action: FileAction) -> FileJob:
+            name = destination.at(action.target or action.path)
+            return UploadJob(run, action, folder, store, name, tuning.single, memory)
+
+        return _Way(tuning, job, store)
+
     def _download(self, run: RunState, source: OpenBlob, destination: LocalLocation, tuning: LineTuning) -> _Way:
         from blobsync.direct.download import DownloadJob
         from blobsync.direct.large_download import LargeDownloadJob
@@ -169,18 +178,6 @@ class _Way(NamedTuple):
     tuning: LineTuning
     job: Callable[[FileAction], FileJob]
     single: BlobStore | None = None
-
-
-def _upload(
-    run: RunState, source: LocalLocation, destination: OpenBlob, tuning: LineTuning, memory: BlockMemory
-) -> _Way:
-    folder = SourceFolder(source.path, source.boundary)
-
-    def job(action: FileAction) -> FileJob:
-        name = destination.at(action.target or action.path)
-        return UploadJob(run, action, folder, destination.store, name, tuning.single, memory)
-
-    return _Way(tuning, job, destination.store)
 
 
 def _work_off(run: RunState, way: _Way, fewest_small: int, processes: int) -> None:

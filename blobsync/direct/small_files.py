@@ -120,17 +120,13 @@ class SmallFiles:
     def _begin_some(self, orders: Orders) -> bool:
         """Begin a few files; returns whether there is room, and work, for more."""
         width = max(1, self._width.now // (HANDS if self._slow else 1))
-        jobs = self._next(max(0, min(width - orders.under_way, _AT_ONCE)))
-        if not jobs:
-            return False
-        self._begin(jobs, orders)
-        return orders.under_way < width
-
-    def _next(self, most: int) -> list[FileJob]:
+        most = max(0, min(width - orders.under_way, _AT_ONCE))
         with self._lock:
             jobs = [self._again.popleft() for _ in range(min(most, len(self._again)))]
             jobs += islice(self._waiting, most - len(jobs))
-            return jobs
+        if jobs:
+            self._begin(jobs, orders)
+        return bool(jobs) and orders.under_way < width
 
     def _begin(self, jobs: Sequence[FileJob], orders: Orders) -> None:
         hopeless = self._run.hopeless

@@ -70,17 +70,8 @@ class CurlHandle:
     """
 
     __slots__ = (
-        "_method",
-        "_origin",
-        "_refusals",
-        "_used",
-        "deadline",
-        "easy",
-        "key",
-        "lines",
-        "pieces",
-        "seen",
-        "sent",
+        *("_method", "_origin", "_refusals", "_used"),
+        *("deadline", "easy", "key", "lines", "pieces", "seen", "sent"),
     )
 
     def __init__(self, origin: ServerOrigin, timeouts: Timeouts) -> None:

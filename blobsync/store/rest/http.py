@@ -264,28 +264,10 @@ class BlobHttp:
         return f"{self.root}/{quote_blob_name(name)}"
 
     def send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes | None = None,
-        *,
-        stream: bool = False,
-        retry_bare_500: bool = True,
+        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None = None
     ) -> Response:
-        """Send a request, with retries, and return the final response.
-
-        ``path`` is percent-encoded. With ``stream`` the body is left unread.
-        ``retry_bare_500`` False does not retry a 500 without an error code: Azure always sends a code,
-        emulators omit it for unsupported requests.
-        Raises ``StorageUnreachableError`` when no answer comes.
-        """
-        return self.run(
-            self.tries(
-                method, path, query, headers, body, most=0 if stream else MAX_BODY, retry_bare_500=retry_bare_500
-            )
-        )
+        """Send a request by :meth:`tries`, and return the final response with its body."""
+        return self.run(self.tries(method, path, query, headers, body))
 
     def run(self, steps: Steps[_T], sent: Sent | None = None) -> _T:
         """Run one operation in this thread; ``sent`` is called with the bytes of the body sent so far."""
@@ -321,7 +303,12 @@ class BlobHttp:
         most: int = MAX_BODY,
         retry_bare_500: bool = True,
     ) -> Steps[Response]:
-        """See :meth:`send`; ``most`` is the limit of the response's body in bytes; with 0 it is left unread."""
+        """A request with its retries, whose last response is the result; ``path`` is percent-encoded.
+
+        ``most`` is the limit of the response's body in bytes; with 0 it is left unread. ``retry_bare_500`` False does
+        not retry a 500 without an error code: Azure always sends a code, emulators omit it for unsupported requests.
+        Raises ``StorageUnreachableError`` when no answer comes.
+        """
         failures = Failures(self._retry, self._host_state)
         while True:
             if self._host_state.fails_soon and self._host_state.down >= _SHORT_OUTAGE:

@@ -607,7 +607,7 @@ class RestBlobStore:
     # -- inside -------------------------------------------------------------------------------------------
 
     def _copy(self, name: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Response:
-        return self._http.send("PUT", self._path(name), query, headers, b"", retry_bare_500=False)
+        return self._http.run(self._http.tries("PUT", self._path(name), query, headers, b"", retry_bare_500=False))
 
     def _get(self, name: str, start: int, end: int | None, etag: str | None, version: str = "") -> Response:
         headers = {}
@@ -616,7 +616,7 @@ class RestBlobStore:
         if etag:
             headers["If-Match"] = f'"{etag}"'
         query = {"versionid": version} if version else _NOTHING
-        reply = self._http.send("GET", self._path(name), query, headers, stream=True)
+        reply = self._http.run(self._http.tries("GET", self._path(name), query, headers, most=0))
         if reply.status not in (200, 206):
             raise self._error(reply, "read", name)
         return reply
