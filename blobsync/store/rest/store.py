@@ -88,19 +88,14 @@ class RestBlobReader:
         self._http = http
         self._at = start
         try:
-            response, self._info = self._ask(None if length is None else start + length, etag)
+            self._response, self.info = self._ask(None if length is None else start + length, etag)
         except StorageError as error:
             # 416: an empty blob has no valid range, not even one that starts at 0.
             if error.status != 416 or start:
                 raise
-            response, self._info = self._ask(None, etag)
-        self._headers = response.headers
-        self._end = self._info.size if length is None else min(self._info.size, start + length)
-        self._response: Response | None = response
-
-    @property
-    def info(self) -> BlobInfo:
-        return self._info
+            self._response, self.info = self._ask(None, etag)
+        self._headers = self._response.headers
+        self._end = self.info.size if length is None else min(self.info.size, start + length)
 
     @property
     def properties(self) -> BlobProperties:
@@ -112,13 +107,7 @@ class RestBlobReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the connection back; one with unread bytes on it is closed."""
-        response, self._response = self._response, None
-        if response is not None:
-            response.close()
+        self._response.close()
 
     def read(self, limit: int) -> bytes:
         """At most ``limit`` bytes, empty at the end."""
@@ -126,8 +115,8 @@ class RestBlobReader:
         while limit and self._at < self._end:
             broken: Exception | None = None
             try:
-                if self._response is None:
-                    self._response = self._ask(self._end, self._info.etag)[0]
+                if failures:
+                    self._response, _ = self._ask(self._end, self.info.etag)
                 piece = self._response.read(min(limit, self._end - self._at))
                 if piece:
                     self._at += len(piece)
@@ -137,9 +126,7 @@ class RestBlobReader:
             except TransportError as error:
                 broken = error
             failures += 1
-            if self._response is not None:
-                self._response.close()
-                self._response = None
+            self._response.close()
             if not self._http.resumes(failures):
                 raise StorageError(
                     f"{self._name}: the body ended at byte {self._at} of {self._end}", path=self._name
