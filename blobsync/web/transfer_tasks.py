@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.base.events import NoteListener
@@ -20,9 +20,12 @@ from blobsync.plan.transfer_options import TransferOptions, from_root
 from blobsync.plan.transfer_plan import Direction, TransferPlan
 from blobsync.plan.transfer_result import TransferResult
 from blobsync.project.api import Project
-from blobsync.project.transfer import Transfer
 from blobsync.project.transfer_history import transfer_kind
 from blobsync.web.open_project import Source
+
+if TYPE_CHECKING:
+    # It starts a thread when it is imported.
+    from blobsync.project.transfer import Transfer
 
 # Plans and ended transfers that stay; a plan of a million files is large.
 _KEPT = 30
