@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +24,7 @@ from blobsync.jobspec.task_states import settled
 from blobsync.local.database import Database
 from blobsync.local.state_databases import JOBS
 
+_ANY = JobFilter()
 _KEPT = """
 select * from jobs where backend in (select value from json_each(?1)) and native_id<>''
 and state in (select value from json_each(?2))
@@ -204,7 +205,7 @@ class History:
 
     def newest(self) -> JobRecord:
         """The job that was submitted last. Raises ``JobNotFoundError``."""
-        found = self.recent(limit=1)
+        found = self.page(limit=1)
         if not found:
             raise JobNotFoundError("no job was submitted from this project yet", hint="blobsync submit CMD...")
         return found[0]
@@ -213,19 +214,10 @@ class History:
         """Whether there is a record of this job."""
         return bool(self._select("select * from jobs where run_id=?", run_id))
 
-    def recent(
-        self, *, states: Collection[State] = (), cluster: str | None = None, limit: int | None = None
-    ) -> tuple[JobRecord, ...]:
-        """Records of jobs, newest first."""
+    def page(self, chosen: JobFilter = _ANY, *, limit: int | None = None, offset: int = 0) -> tuple[JobRecord, ...]:
+        """The jobs that are chosen, newest first, without the first ``offset``."""
         # SQLite takes a negative limit for none.
-        rows = -1 if limit is None or states else limit
-        query = "select * from jobs where ?1 is null or cluster=?1 order by submitted desc, rowid desc limit ?2"
-        records = [record for record in self._select(query, cluster, rows) if not states or record.info.state in states]
-        return tuple(records[:limit])
-
-    def page(self, chosen: JobFilter, *, limit: int, offset: int = 0) -> tuple[JobRecord, ...]:
-        """The newest jobs that are chosen, without the first ``offset``."""
-        return tuple(self._select(_PAGE, *_values(chosen), limit, offset))
+        return tuple(self._select(_PAGE, *_values(chosen), -1 if limit is None else limit, offset))
 
     def count_states(self, chosen: JobFilter) -> dict[State, int]:
         """How many jobs are in each state; the states of ``chosen`` do not count here."""

@@ -233,7 +233,7 @@ class JobQueries:
     def unfinished(self, *, cluster: str | None = None) -> JobList:
         """All jobs that have not ended, newest first, as they are now; of all clusters, unless one is named."""
         states = tuple(state for state in State if not state.is_final)
-        found = refresh(self._context, self._context.history.recent(states=states, cluster=cluster))
+        found = refresh(self._context, self._context.history.page(JobFilter(states, cluster)))
         self._note_all(found.problems)
         return replace(found, records=tuple(record for record in found if not record.info.state.is_final))
 
@@ -248,7 +248,7 @@ class JobQueries:
 
     def history(self, *, limit: int | None = None, cluster: str | None = None) -> tuple[JobRecord, ...]:
         """All jobs that were ever submitted from this project, newest first; asks no cluster."""
-        return self._context.history.recent(cluster=cluster, limit=limit)
+        return self._context.history.page(JobFilter(cluster=cluster), limit=limit)
 
     def page(self, chosen: JobFilter, *, limit: int, offset: int = 0) -> JobPage:
         """The newest recorded jobs that are ``chosen``, without the first ``offset``; asks no cluster."""
@@ -464,14 +464,13 @@ class JobQueries:
         return refresh(self._context, [self.find(record.run_id)])[0].info.state.is_final
 
     def _mirrored(self, record: JobRecord, mirror: LogMirror) -> LogSource:
+        from blobsync.jobspec.node_sas import known_accounts
         from blobsync.store.connect import connect
 
-        known = self._context.cluster_of(record)
-        accounts = [*(entry.account for entry in known.folders), *([known.code.account] if known.code else [])]
-        for account in accounts:
-            if str(account.container) == mirror.container:
-                return MirroredLogs(connect(account, environ=self._context.environ), mirror)
-        raise JobError(f"cluster {record.cluster} no longer knows {mirror.container}, where the logs are")
+        account = known_accounts([self._context.cluster_of(record)]).get(mirror.container)
+        if account is None:
+            raise JobError(f"cluster {record.cluster} no longer knows {mirror.container}, where the logs are")
+        return MirroredLogs(connect(account, environ=self._context.environ), mirror)
 
     def _last_lines(self, job: JobName) -> Mapping[int, str]:
         """The last line that each task of a job wrote, by its number; empty where its platform cannot say at once."""

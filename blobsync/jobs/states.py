@@ -159,7 +159,7 @@ def recent(
     context: JobContext, states: Collection[State] = (), limit: int | None = None, cluster: str | None = None
 ) -> JobList:
     """The newest jobs in these states, as they are now."""
-    refreshed = refresh(context, context.history.recent(cluster=cluster, limit=None if states else limit))
+    refreshed = refresh(context, context.history.page(JobFilter(cluster=cluster), limit=None if states else limit))
     chosen = [record for record in refreshed.records if not states or record.info.state in states]
     shown = tuple(chosen[:limit])
     total = len(chosen) if states else sum(context.history.count_states(JobFilter(cluster=cluster)).values())

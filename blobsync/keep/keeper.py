@@ -51,20 +51,6 @@ class Sets(Protocol):
         ...
 
 
-class _NoSets:
-    def owns(self, path: str) -> bool:
-        return False
-
-    def round(self, files: Files, *, last: bool) -> Sequence[FileFailure]:
-        return ()
-
-    def behind(self, now: float) -> float | None:
-        return None
-
-
-NO_SETS: Sets = _NoSets()
-
-
 class Found(NamedTuple):
     """What a watcher sees: every file, the paths that may have changed since it looked last, and what is left out.
 
@@ -155,7 +141,7 @@ class Keeper:
         *,
         settle: float,
         ignored: Callable[[str], bool] | None = None,
-        sets: Sets = NO_SETS,
+        sets: Sets | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         emit: Emit = ignore,
@@ -205,7 +191,7 @@ class Keeper:
 
     def behind(self) -> float | None:
         """Seconds that the newest complete set there is behind the one here; None if nothing is missing."""
-        return self._sets.behind(self._wall())
+        return self._sets.behind(self._wall()) if self._sets else None
 
     def _note_changes(self, found: Found, now: float) -> None:
         for path in found.changed:
@@ -218,7 +204,7 @@ class Keeper:
                 self._note_change(path, state, now)
 
     def _note_change(self, path: str, state: LocalState, now: float) -> None:
-        if self._sets.owns(path):
+        if self._sets and self._sets.owns(path):
             self._owned[path] = state
             return
         known = self._pending.get(path)
@@ -242,7 +228,7 @@ class Keeper:
             failures = list(self._upload(given)) if given else []
             self._raise_if_everywhere(given, failures)
             # Also without any file: this node may have to say that it has none of a set.
-            failures += self._sets.round(dict(self._owned), last=last)
+            failures += self._sets.round(dict(self._owned), last=last) if self._sets else ()
         except BlobsyncError as error:
             self.cause = error
             return self._stuck(error.message, self._clock())

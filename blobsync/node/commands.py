@@ -43,8 +43,8 @@ def run_rank(job: NodeJob, places: JobStores, held: HeldSignals, *, log: bool) -
     # From here on warnings are received; only Slurm's batch script makes the folder, and waits until it is full.
     with suppress(FileNotFoundError):
         write_text(job.run_dir / "up" / str(ranks.rank), "")
-    member = member_of(job, held, partial(restore_again, job, places))
     restore = partial(restore_again, job, places)
+    member = member_of(job, held, restore)
     code = _run(job, held, member, lambda one: job.rank_log(one.rank) if log else None, [ranks], restore)
     # The disk may be full by now.
     with suppress(OSError):
@@ -102,10 +102,10 @@ def _code_of_all(job: NodeJob, code: int) -> int | None:
 
 def run_node(job: NodeJob, places: JobStores, held: HeldSignals) -> int:
     """Run all processes of this node."""
-    uploader = Uploader(job, places)
+    uploader, restore = Uploader(job, places), partial(restore_again, job, places)
     try:
         make_ready(job, places)
-        member = member_of(job, held, partial(restore_again, job, places))
+        member = member_of(job, held, restore)
     except NotReadyError:
         uploader.stop()
         clean_up(job, SETUP_FAILED_EXIT)
@@ -113,7 +113,6 @@ def run_node(job: NodeJob, places: JobStores, held: HeldSignals) -> int:
     uploader.start()
     write_text(job.run_dir / "phase", "running")
     ranks = ranks_of_node(job.spec, job.node_rank)
-    restore = partial(restore_again, job, places)
     code = _run(job, held, member, lambda one: job.rank_log(one.rank), list(ranks), restore)
     job.say(f"the command ended with {code}")
     fine = uploader.stop(code)

@@ -17,7 +17,7 @@ from blobsync.base.plan_reasons import Reason
 from blobsync.base.process import ProcessRunner
 from blobsync.config.mapping import is_below
 from blobsync.jobspec.spec import FolderLink
-from blobsync.keep.keeper import NO_SETS, Files, Keeper, Round, Sets
+from blobsync.keep.keeper import Files, Keeper, Round, Sets
 from blobsync.keep.marks import Marks
 from blobsync.keep.watcher import FolderWatcher
 from blobsync.local.names import is_temporary
@@ -98,7 +98,7 @@ class Uploader:
         entries = job.folders("upload")
         self._sets = [folder_sets(job, places, self._transfers, entry) for entry in entries]
         pairs = zip(entries, self._sets, strict=True)
-        own = [_keeper(job, places, self._transfers, entry, sets or NO_SETS) for entry, sets in pairs]
+        own = [_keeper(job, places, self._transfers, entry, sets) for entry, sets in pairs]
         self._keepers = [*also, *own]
         self._faults = set[str]()
         self._done = threading.Event()
@@ -171,7 +171,7 @@ class Uploader:
         return made
 
 
-def _keeper(job: NodeJob, places: JobStores, transfers: NodeTransfers, entry: FolderLink, sets: Sets) -> Keeper:
+def _keeper(job: NodeJob, places: JobStores, transfers: NodeTransfers, entry: FolderLink, sets: Sets | None) -> Keeper:
     """The keeper of one output folder; it polls, since the node archive has no ``watchfiles``."""
     base = job.root / entry.name
 

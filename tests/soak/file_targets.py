@@ -23,6 +23,7 @@ from blobsync.config.trusted_links import load_trusted_links, trusted_links_file
 from blobsync.config.user_config import load_user_config, user_config_file
 from blobsync.config.yaml_document import read_document
 from blobsync.jobs.history import History
+from blobsync.jobs.record import JobFilter
 from blobsync.jobspec.spec import JobRef, State
 from blobsync.local.resume_records import RangeRecords, RecordedRange, UnfinishedDownload
 from blobsync.local.running_records import RunningRecords
@@ -165,7 +166,7 @@ def _rows(scratch: Path) -> Callable[[bytes], None]:
             _replace(file, row if isinstance(row, dict) else {})
             history = History(file)
             for state in State:
-                history.recent(states=(state,))
+                history.page(JobFilter((state,)))
             history.find(spec.run_id)
         finally:
             file.unlink()

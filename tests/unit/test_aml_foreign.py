@@ -125,7 +125,7 @@ def test_the_list_has_the_experiments_other_jobs_in_their_order_and_records_none
     found = with_others(context, before, (), 20, None)
     assert [record.run_id for record in found] == ["me_1000000000_ab", "theirs", "mine"]
     assert found.experiment == "trials" and found[0].home and found[0].is_settled
-    assert len(context.history.recent()) == 1 and len(with_others(context, before, (), 2, cluster.name)) == 2
+    assert len(context.history.page()) == 1 and len(with_others(context, before, (), 2, cluster.name)) == 2
     assert [with_others(context, before, (), limit, None).more for limit in (1, 2, 3)] == [2, 1, 0]
     assert with_others(context, before, (), 20, "no-such-cluster") == before
     backend.gone = True

@@ -15,7 +15,7 @@ import pytest
 
 from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError
 from blobsync.jobs.history import History
-from blobsync.jobs.record import JobRecord
+from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.timeline import moments_of, seconds_of, spans_of
 from blobsync.jobspec.spec import (
     CodeRef,
@@ -145,10 +145,10 @@ def test_the_newest_come_first_and_can_be_chosen(history: History) -> None:
     for number, cluster in enumerate(("eu", "us", "eu")):
         add(history, f"me_{number}_x", cluster=cluster)
     history.update(history.find("me_0_x"), RunInfo("me_0_x", State.FAILED, 1))
-    assert [record.run_id for record in history.recent()] == ["me_2_x", "me_1_x", "me_0_x"]
-    assert [record.run_id for record in history.recent(limit=1)] == ["me_2_x"]
-    assert [record.run_id for record in history.recent(states=(State.FAILED,))] == ["me_0_x"]
-    assert [record.run_id for record in history.recent(cluster="us")] == ["me_1_x"]
+    assert [record.run_id for record in history.page()] == ["me_2_x", "me_1_x", "me_0_x"]
+    assert [record.run_id for record in history.page(limit=1)] == ["me_2_x"]
+    assert [record.run_id for record in history.page(JobFilter((State.FAILED,)))] == ["me_0_x"]
+    assert [record.run_id for record in history.page(JobFilter(cluster="us"))] == ["me_1_x"]
 
 
 def test_what_a_backend_has_forgotten_is_not_forgotten_here(history: History) -> None:
@@ -170,7 +170,7 @@ def test_several_processes_can_write_at_a_time(history: History, tmp_path: Path)
     other = History(tmp_path / ".blobsync" / "jobs.sqlite")
     add(history, "me_1_a")
     add(other, "me_2_b")
-    assert len(history.recent()) == 2
+    assert len(history.page()) == 2
 
 
 def test_commands_that_are_first_at_once_make_one_history(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_file_that_is_no_history_is_reported_with_its_name(tmp_path: Path) -> 
     file = tmp_path / "jobs.sqlite"
     file.write_bytes(b"something else, and long enough to be looked at" * 10)
     with pytest.raises(JobError, match=r"jobs\.sqlite cannot be used"):
-        History(file).recent()
+        History(file).page()
 
 
 def test_a_newer_history_is_not_touched(tmp_path: Path, history: History) -> None:
@@ -201,7 +201,7 @@ def test_a_newer_history_is_not_touched(tmp_path: Path, history: History) -> Non
         database.execute("pragma user_version=99")
     database.close()
     with pytest.raises(JobError, match="newer blobsync"):
-        history.recent()
+        history.page()
 
 
 def test_secrets_are_not_shown() -> None:

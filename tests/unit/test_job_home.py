@@ -153,7 +153,7 @@ def test_a_row_that_blobsync_did_not_write_is_refused(tmp_path: Path, column: st
         database.execute(f"update jobs set {column}=?", (value,))
     database.close()
     with pytest.raises(JobError, match=r"holds a row that blobsync did not write"):
-        history.recent()
+        history.page()
 
 
 def test_a_home_survives_json() -> None:

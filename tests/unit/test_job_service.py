@@ -89,7 +89,7 @@ def test_a_dry_run_submits_and_records_nothing(context: JobContext, fake: Ordere
     assert context.current
     plan, _ = plan_job(context, context.current, SubmitRequest(("echo", "a")), no_code)
     assert '"argv": ["echo", "a"]' in plan.text
-    assert fake.jobs == {} and context.history.recent() == ()
+    assert fake.jobs == {} and context.history.page() == ()
 
 
 def test_an_accepted_job_is_in_the_history(context: JobContext) -> None:
@@ -102,7 +102,7 @@ def test_a_refused_job_is_not(context: JobContext, fake: Ordered) -> None:
     fake.gone = True
     with pytest.raises(BackendUnavailableError):
         send(context, "echo")
-    assert context.history.recent() == ()
+    assert context.history.page() == ()
 
 
 def test_a_submission_that_is_killed_leaves_a_trace(context: JobContext, fake: Ordered) -> None:
@@ -123,7 +123,7 @@ def test_a_submission_whose_answer_got_lost_stays_and_is_found_at_the_next_look(
     fake.lost = True
     with pytest.raises(SubmissionUnknownError, match="unknown whether it accepted"):
         send(context, "sleep", "9")
-    (record,) = context.history.recent()
+    (record,) = context.history.page()
     assert record.ref.native_id == "" and fake.secrets
     fake.gone = True
     (unknown,) = recent(context).records
@@ -139,7 +139,7 @@ def test_a_submission_that_never_arrived_is_told_so_after_a_while_and_leaves_no_
 ) -> None:
     with pytest.raises(SubmissionUnknownError):
         send(context, "vanish")
-    (record,) = context.history.recent()
+    (record,) = context.history.page()
     assert refresh(context, [record]).records[0].info.state is State.UNKNOWN and fake.secrets
     (failed,) = refresh(context, [replace(record, submitted=record.submitted - SETTLE_SECONDS - 1)]).records
     assert failed.info.state is State.FAILED and "never received it" in failed.info.reason

@@ -14,7 +14,7 @@ from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, Storag
 from blobsync.base.events import Event, Note
 from blobsync.base.file_states import LocalState
 from blobsync.base.plan_reasons import Reason
-from blobsync.keep.keeper import NO_SETS, Files, Found, Keeper, Sets
+from blobsync.keep.keeper import Files, Found, Keeper, Sets
 from blobsync.local.tree import TreeEntry
 
 SETTLE = 5.0
@@ -23,7 +23,7 @@ SETTLE = 5.0
 class Scene:
     """A folder, a clock that is set, and an upload that is told what to do."""
 
-    def __init__(self, folder: Path, *, sets: Sets = NO_SETS, settle: float = SETTLE) -> None:
+    def __init__(self, folder: Path, *, sets: Sets | None = None, settle: float = SETTLE) -> None:
         self.folder = folder
         self.now, self.wall = 1000.0, 1_700_000_000.0
         self.files: dict[str, LocalState] = {}

@@ -61,11 +61,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def log(folder: Path) -> list[tuple[str, str]]:
-    return [(each.id, each.result) for each in TransferLog(folder / "jobs.sqlite").recent()]
+    return [(each.id, each.result) for each in TransferLog(folder / "jobs.sqlite").page()]
 
 
 def jobs(folder: Path) -> list[tuple[str, str]]:
-    return [(each.run_id, str(each.state)) for each in History(folder / "jobs.sqlite").recent()]
+    return [(each.run_id, str(each.state)) for each in History(folder / "jobs.sqlite").page()]
 
 
 TRANSFERS = [

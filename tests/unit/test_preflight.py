@@ -280,7 +280,7 @@ def refused_by_submit(root: Path, cluster: Cluster, kept: Path) -> BlobsyncError
     )
     with pytest.raises(BlobsyncError) as caught:
         submit(context, cluster, SubmitRequest(("true",)), code_there)
-    assert not context.history.recent()
+    assert not context.history.page()
     return caught.value
 
 

@@ -190,7 +190,7 @@ def test_another_clone_lists_finds_and_follows_a_job(ann: Clone, bob: Clone) -> 
     ann.jobs.cancel(job.run_id)
     # Whoever waits looks anew.
     assert bob.jobs.wait(seen).state is State.CANCELED
-    assert bob.context.history.recent() == (bob.context.history.find(own.run_id),)
+    assert bob.context.history.page() == (bob.context.history.find(own.run_id),)
 
 
 def test_a_service_with_a_list_of_its_own_is_named(ann: Clone, bob: Clone) -> None:
@@ -250,7 +250,7 @@ def test_what_is_done_to_a_job_of_somebody_else_is_refused_in_one_sentence(ann: 
     assert not bob.backend.asked and not ann.backend.jobs[job.run_id].state.is_final
     # Neither is anything forgotten of it: nothing of it is in the history.
     bob.jobs.refresh([job.run_id])
-    assert not bob.context.history.recent()
+    assert not bob.context.history.page()
 
 
 # -- submitting again -------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def test_a_submission_whose_answer_got_lost_names_the_next_command(context: JobC
     eu.lost = True
     with pytest.raises(SubmissionUnknownError) as unknown:
         send(context, "sleep", "9")
-    (record,) = context.history.recent()
+    (record,) = context.history.page()
     assert (unknown.value.hint or "").startswith(f"blobsync q {record.run_id[-8:]} looks for it")
 
 
@@ -276,7 +276,7 @@ def test_an_archive_that_cannot_be_put_there_stops_the_submission(
     box.before = before
     with pytest.raises(AccessDeniedError):
         send(remote, "sleep", "9", code=CODE)
-    assert eu.jobs == {} and remote.history.recent() == ()
+    assert eu.jobs == {} and remote.history.page() == ()
 
 
 def test_a_job_that_is_submitted_again_starts_from_todays_archive(

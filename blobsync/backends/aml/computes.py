@@ -14,7 +14,7 @@ from typing import Any
 
 from blobsync.backends.aml.client import AmlClient
 from blobsync.backends.aml.error_responses import MOST_SAID, az_ml, compute_hint
-from blobsync.backends.aml.replies import AmlReply
+from blobsync.backends.aml.replies import AmlReply, read_duration
 from blobsync.base.errors import JobError, NothingMatchedError, UsageError
 from blobsync.base.formatting import quoted
 
@@ -22,9 +22,6 @@ AML_COMPUTE = "AmlCompute"
 PRIORITIES: Mapping[str, str] = {"dedicated": "Dedicated", "low": "LowPriority"}
 # What may be a segment of a URL; the service has narrower rules.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
-# The service's format of an idle time: https://www.w3.org/TR/xmlschema-2/#duration, days to seconds.
-_DURATION = re.compile(r"P(?:(\d{1,6})D)?(?:T(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9})(?:\.\d+)?S)?)?")
-_UNITS = (86_400, 3600, 60, 1)
 _POLL_SECONDS = 5.0
 # Creating a cluster takes a minute or two; its nodes start when a job needs them.
 _PATIENCE_SECONDS = 1800.0
@@ -122,7 +119,7 @@ def read_compute_of(body: AmlReply) -> Compute:
         bounds=NodeBounds(
             scale.count("minNodeCount"),
             scale.count("maxNodeCount"),
-            _read_seconds(scale.text("nodeIdleTimeBeforeScaleDown")),
+            read_duration(scale.text("nodeIdleTimeBeforeScaleDown")),
         ),
         nodes=inner.count("currentNodeCount"),
         busy=sum(counts.count(f"{word}NodeCount") or 0 for word in _BUSY) if has_nodes else None,
@@ -133,13 +130,6 @@ def read_compute_of(body: AmlReply) -> Compute:
 def _sentence(error: AmlReply) -> str:
     message, code = quoted(error.text("message"), MOST_SAID), error.text("code")
     return f"{message} ({code})" if message and code else message or code
-
-
-def _read_seconds(text: str) -> int | None:
-    match = _DURATION.fullmatch(text)
-    if not match or not any(match.groups()):
-        return None
-    return sum(int(number or 0) * unit for number, unit in zip(match.groups(), _UNITS, strict=True))
 
 
 class Computes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from blobsync.backends.aml.replies import AmlReply
+from blobsync.backends.aml.replies import AmlReply, read_duration
 from blobsync.base.redaction import is_secret_name
 from blobsync.config.model import Cluster
 from blobsync.jobspec.spec import JobSpec
@@ -17,7 +17,6 @@ from blobsync.jobspec.spec import JobSpec
 _ACTS_COMMAND = "--command"
 # The service's own variables.
 _OF_THE_SERVICE = re.compile(r"(?:AZUREML|AZ_BATCH)\w*", re.IGNORECASE)
-_LIMIT = re.compile(r"PT(?:([0-9]{1,6})H)?(?:([0-9]{1,6})M)?(?:([0-9]{1,9})S)?")
 _SSH_TAG = re.compile(r"ssh://([A-Za-z0-9_][A-Za-z0-9._-]*)@([A-Za-z0-9][A-Za-z0-9.-]*):([0-9]{1,5})")
 
 
@@ -35,7 +34,7 @@ def read_foreign(body: AmlReply, details: AmlReply, cluster: Cluster) -> JobSpec
     env = {key: value for key, value in own.items() if not is_secret_name(key)}
     unread = [f"the variable {key}" for key in sorted(own.keys() - env.keys())]
     limit = properties.inner("limits").text("timeout")
-    seconds = _seconds(limit)
+    seconds = read_duration(limit) or None
     unread += [f"the limit {limit}"] if limit and not seconds else []
     if not acts:
         unread += _places(properties)
@@ -84,9 +83,3 @@ def _places(properties: AmlReply) -> list[str]:
     for kind in ("inputs", "outputs"):
         found += [f"the {kind[:-1]} {name}" for name in sorted(properties.members(kind))]
     return found
-
-
-def _seconds(limit: str) -> int | None:
-    match = _LIMIT.fullmatch(limit)
-    hours, minutes, seconds = (int(text or 0) for text in match.groups()) if match else (0, 0, 0)
-    return hours * 3600 + minutes * 60 + seconds or None

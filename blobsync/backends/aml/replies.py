@@ -47,6 +47,9 @@ _USER_LOG = re.compile(r"(?:user_logs|system_logs|azureml-logs|logs)/[^\0]+")
 # More nodes, or GPUs of one node, than any cluster has.
 _MOST = 10_000_000
 _REASON_CHARS = 600
+# The service's format of a time limit or an idle time: https://www.w3.org/TR/xmlschema-2/#duration, days to seconds.
+_DURATION = re.compile(r"P(?:(\d{1,6})D)?(?:T(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9})(?:\.\d+)?S)?)?")
+_UNITS = (86_400, 3600, 60, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,14 @@ def read_time(text: str) -> float | None:
         return moment.timestamp()
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def read_duration(text: str) -> int | None:
+    """Seconds; None for anything else."""
+    match = _DURATION.fullmatch(text)
+    if not match or not any(match.groups()):
+        return None
+    return sum(int(number or 0) * unit for number, unit in zip(match.groups(), _UNITS, strict=True))
 
 
 def spec_tags(spec: JobSpec) -> dict[str, str]:
