@@ -22,13 +22,12 @@ class Plan(Generic[_Request]):
     """A planned submission, decided without I/O.
 
     ``text`` is what ``submit --dry-run`` prints; ``request`` is the backend's form of it. Neither contains secrets.
-    ``shown`` is ``text`` without unreadable parts. ``warnings`` are for the user before the job is submitted.
+    ``shown`` is ``text`` without unreadable parts.
     """
 
     spec: JobSpec
     text: str
     request: _Request
-    warnings: tuple[str, ...] = ()
     shown: str = ""
 
     def __repr__(self) -> str:
@@ -165,8 +164,12 @@ class Backend(Protocol[_Request]):
         """Stop a job. Safe to repeat, also after its end. Raises ``JobNotFoundError`` for an unknown one."""
         ...
 
-    def logs(self, ref: JobRef) -> Sequence[LogFile]:
-        """The logs so far, sorted by name."""
+    def logs(self, ref: JobRef, tasks: Collection[int] | None = None) -> Sequence[LogFile]:
+        """The logs so far, sorted by name; of these ``tasks`` alone where that costs less."""
+        ...
+
+    def last_lines(self, ref: JobRef) -> Mapping[int, str]:
+        """The last line of each task that wrote any, by its number; empty where only the logs have it."""
         ...
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
@@ -205,24 +208,6 @@ class TaskEnding(Protocol):
 
     def cancel_task(self, ref: JobRef, number: int) -> None:
         """Stop a task. Safe to repeat, also after its end."""
-        ...
-
-
-@runtime_checkable
-class TailReading(Protocol):
-    """A backend that has the last line of each task's log without fetching the logs."""
-
-    def last_lines(self, ref: JobRef) -> Mapping[int, str]:
-        """The last line that each task wrote, by its number, of those that wrote any."""
-        ...
-
-
-@runtime_checkable
-class TaskLogging(Protocol):
-    """A backend where the logs of one task cost less than those of all."""
-
-    def task_logs(self, ref: JobRef, number: int) -> Sequence[LogFile]:
-        """The logs of a task so far, sorted by name."""
         ...
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from blobsync.backends.protocol import Backend, TaskLogging
+from blobsync.backends.protocol import Backend
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, UnsafeNameError
 from blobsync.base.lazy_regexes import pattern
 from blobsync.jobs.failure_causes import FoundCause, log_lines, read_causes, summarise
@@ -76,9 +76,7 @@ class BackendLogs:
     lags = False
 
     def files(self) -> Sequence[LogFile]:
-        if self.tasks is not None and isinstance(self.backend, TaskLogging):
-            return [log for task in self.tasks for log in self.backend.task_logs(self.ref, task)]
-        return self.backend.logs(self.ref)
+        return self.backend.logs(self.ref, self.tasks)
 
     def read(self, log: LogFile, start: int, end: int | None) -> bytes:
         return self.backend.read_log(log, start, end)

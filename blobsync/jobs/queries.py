@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from blobsync.backends.protocol import KEEP_SECRETS, Grouping, Recalling, SeenJob, TailReading
+from blobsync.backends.protocol import KEEP_SECRETS, Grouping, Recalling, SeenJob
 from blobsync.base.errors import (
     AmbiguousJobError,
     BlobsyncError,
@@ -478,8 +478,7 @@ class JobQueries:
         if record.by or not record.tasks:
             return {}
         try:
-            backend = self._context.backend_of(record)
-            found = backend.last_lines(record.ref) if isinstance(backend, TailReading) else {}
+            found = self._context.backend_of(record).last_lines(record.ref)
         except BlobsyncError as error:
             self._context.note(f"the last lines of its tasks are not known: {error.message}")
             return {}

@@ -73,7 +73,7 @@ def plan_job(
         spec = _as_it_runs(context, cluster, describe(cluster, request, run_id, code.ref))
         shown = {name: HIDDEN if name in hidden else value for name, value in spec.env.items()}
         plan = context.own_backend(cluster).plan(replace(spec, env=shown))
-    return plan, code.warnings + plan.warnings + cluster.job_notes + _shared_places(spec)
+    return plan, code.warnings + cluster.job_notes + _shared_places(spec)
 
 
 def _shared_places(spec: JobSpec) -> tuple[str, ...]:
@@ -265,13 +265,7 @@ def _spec_again(
         if num_gpu is None:
             return same
         shape = shape_of(cluster, replace(request, options=spec.options))
-        return replace(
-            same,
-            nodes=shape.nodes,
-            procs_per_node=shape.procs_per_node,
-            gpus_per_node=shape.gpus_per_node,
-            workers_per_node=shape.workers_per_node,
-        )
+        return replace(same, **shape._asdict())
     if moved:
         again = replace(request, argv=moved.translation.argv, num_gpu=num_gpu, nodes=moved.translation.nodes)
         spec = describe(cluster, replace(again, multi_process=None), run_id, code)
@@ -385,4 +379,4 @@ def hand_over(
         way_in += (f"its shells are on the node itself, not in docker.image of {cluster.file}, {spec.image}",)
     accepted = context.history.accept(record, outcome.ref)
     share(context, [accepted])
-    return Submitted(accepted, warnings + plan.warnings + cluster.job_notes + way_in)
+    return Submitted(accepted, warnings + cluster.job_notes + way_in)

@@ -150,9 +150,7 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
         cluster=cluster.name,
         platform=cluster.platform,
         name=request.name,
-        nodes=shape.nodes,
-        procs_per_node=shape.procs_per_node,
-        gpus_per_node=shape.gpus_per_node,
+        **shape._asdict(),
         min_nodes=bounds.least if bounds else None,
         max_nodes=bounds.most if bounds else None,
         image=image_of(cluster),
@@ -166,7 +164,6 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
         preemptible=cluster.flag("preemption_allowed"),
         retries=cluster.number("retries") or 0,
         options=cast("JobOptions", options),
-        workers_per_node=shape.workers_per_node,
         tasks=tasks,
         tags=sweep_tags(tasks) if tasks else {},
     )

@@ -283,7 +283,7 @@ def test_the_power_fails_while_the_records_of_an_earlier_version_are_taken_over(
         for part, tree in enumerate(possible if all_parts else possible[:2]):
             disk.put(tree)
             where = f"wait {number}, variant {part}"
-            found = TransferLog(project.state / "jobs.sqlite").page()
+            found = TransferLog(project.state / "jobs.sqlite").recent()
             # What had begun and not ended is nowhere else.
             assert [each.id for each in found if each.id != "00000005"] == [f"{at:08}" for at in (4, 3, 2, 1)], where
             assert len(History(project.state / "jobs.sqlite").page()) == 3, where

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -88,10 +88,13 @@ class FakeBackend:
             self.jobs[ref.run_id] = replace(info, state=State.CANCELED, ended=time.time())
         self._answer()
 
-    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+    def logs(self, ref: JobRef, tasks: Collection[int] | None = None) -> Sequence[LogFile]:
         self._check()
         text = self._text(ref.run_id)
         return (LogFile("user_logs/std_log.txt", len(text), ref.run_id),) if text else ()
+
+    def last_lines(self, ref: JobRef) -> Mapping[int, str]:
+        return {}
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
         return self._text(log.handle)[start:end]

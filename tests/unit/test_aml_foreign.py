@@ -69,7 +69,7 @@ def test_what_is_read_and_what_is_not() -> None:
     spec = read(
         displayName="n",
         environmentVariables=variables,
-        limits={"jobLimitsType": "Command", "timeout": "P1DT2H"},
+        limits={"jobLimitsType": "Command", "timeout": "P1MT2H"},
         codeId="/c",
         environmentId="/e",
         inputs={"raw": {"jobInputType": "uri_folder"}},
@@ -77,11 +77,12 @@ def test_what_is_read_and_what_is_not() -> None:
     )
     assert (spec.name, spec.env, spec.timeout_s, spec.is_foreign) == ("n", {"LR": "1", "AZIMUTH": "3"}, None, True)
     assert spec.unread == (
-        *("the variable MY_TOKEN", "the limit P1DT2H", "its code /c", "its environment /e", "the input raw"),
+        *("the variable MY_TOKEN", "the limit P1MT2H", "its code /c", "its environment /e", "the input raw"),
         "the output model",
     )
     assert "hush" not in spec.to_json() and JobSpec.from_json(spec.to_json()).unread == spec.unread
     assert read(limits={"timeout": "PT1H30M5S"}).timeout_s == 5405
+    assert read(limits={"timeout": "P1DT2H"}).timeout_s == 93_600
     assert own_inputs(read(command="a ${{inputs.raw}} ${{ outputs.model }} ${HOME}")) == ["inputs.raw", "outputs.model"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -343,8 +343,9 @@ def test_a_task_is_named_behind_its_job(tmp_path: Path) -> None:
 class Tasks(FakeBackend):
     """All tasks fail, and say so."""
 
-    def logs(self, ref: JobRef) -> Sequence[LogFile]:
-        return [LogFile(f"task_{number}/user_logs/std_log.txt", None, f"{number}") for number in range(30)]
+    def logs(self, ref: JobRef, tasks: Collection[int] | None = None) -> Sequence[LogFile]:
+        asked = range(30) if tasks is None else tasks
+        return [LogFile(f"task_{number}/user_logs/std_log.txt", None, f"{number}") for number in asked]
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
         return f"No space left on device {log.handle}\n".encode()[start:end]

@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def log(folder: Path) -> list[tuple[str, str]]:
-    return [(each.id, each.result) for each in TransferLog(folder / "jobs.sqlite").page()]
+    return [(each.id, each.result) for each in TransferLog(folder / "jobs.sqlite").recent()]
 
 
 def jobs(folder: Path) -> list[tuple[str, str]]:

@@ -242,12 +242,14 @@ class AmlBackend:
             raise JobNotFoundError(f"Azure ML does not know {name}: {refusal.sentence}")
         raise JobError(f"Azure ML did not cancel {name}: {refusal.sentence}")
 
-    def logs(self, ref: JobRef) -> Sequence[LogFile]:
-        return self._logs(run_name(ref.run_id))
+    def logs(self, ref: JobRef, tasks: Collection[int] | None = None) -> Sequence[LogFile]:
+        if tasks is None:
+            return self._logs(run_name(ref.run_id))
+        trials = {task: trial for task in tasks if (trial := self._trial(ref, task))}
+        return [log for task, trial in trials.items() for log in self._logs(trial, f"task_{task}/")]
 
-    def task_logs(self, ref: JobRef, number: int) -> Sequence[LogFile]:
-        trial = self._trial(ref, number)
-        return self._logs(trial, f"task_{number}/") if trial else ()
+    def last_lines(self, ref: JobRef) -> Mapping[int, str]:
+        return {}
 
     def _logs(self, run_id: str, folder: str = "") -> Sequence[LogFile]:
         """The logs of a run; ``folder``: what their names begin with here."""

@@ -7,7 +7,7 @@ nothing behind, and deleting the Job removes all. Jobs are queried by their labe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -106,27 +106,22 @@ class KubernetesBackend:
         gone = "the cluster does not know it (any more)"
         return tuple(found.get(ref.run_id) or RunInfo(ref.run_id, State.UNKNOWN, reason=gone) for ref in refs)
 
-    def logs(self, ref: JobRef) -> Sequence[LogFile]:
-        return self._logs(ref, lambda pod: True)
-
-    def task_logs(self, ref: JobRef, number: int) -> Sequence[LogFile]:
-        # Each pod that is read is a request.
-        return self._logs(ref, lambda pod: pod.task == number)
-
-    def last_lines(self, ref: JobRef) -> Mapping[int, str]:
-        """Of the tasks that have ended: each line of another one would be a request."""
-        return replies.last_lines(replies.read_pods(self._place_of(ref).ours("Pod", [object_name(ref.run_id)])))
-
-    def _logs(self, ref: JobRef, wanted: Callable[[replies.Pod], bool]) -> Sequence[LogFile]:
+    def logs(self, ref: JobRef, tasks: Collection[int] | None = None) -> Sequence[LogFile]:
         place, name = self._place_of(ref), object_name(ref.run_id)
         pods = replies.read_pods(place.ours("Pod", [name]))
         reader = self._pod_logs.setdefault(place, PodLogs(lambda pod, since: _read_pod(place, pod, since)))
         found: dict[str, KnownBytes] = {}
         for pod in pods:
-            if pod.has_log and (pod.job == name or pod.has_own_job) and wanted(pod):
+            # Each pod that is read is a request.
+            is_wanted = tasks is None or pod.task in tasks
+            if is_wanted and pod.has_log and (pod.job == name or pod.has_own_job):
                 found.update(reader.update(pod))
         self._read.update((f"{name}/{log}", known) for log, known in found.items())
         return tuple(LogFile(log, each.end, f"{name}/{log}", each.begins) for log, each in sorted(found.items()))
+
+    def last_lines(self, ref: JobRef) -> Mapping[int, str]:
+        """Of the tasks that have ended: each line of another one would be a request."""
+        return replies.last_lines(replies.read_pods(self._place_of(ref).ours("Pod", [object_name(ref.run_id)])))
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
         if log.handle not in self._read:

@@ -22,21 +22,6 @@ _GROUPS = {
     "Job": "/apis/batch/v1",
     "PriorityClass": "/apis/scheduling.k8s.io/v1",
 }
-_PLURALS = {
-    "CSIDriver": "csidrivers",
-    "ConfigMap": "configmaps",
-    "Event": "events",
-    "Job": "jobs",
-    "Namespace": "namespaces",
-    "Node": "nodes",
-    "PersistentVolume": "persistentvolumes",
-    "PersistentVolumeClaim": "persistentvolumeclaims",
-    "Pod": "pods",
-    "PriorityClass": "priorityclasses",
-    "Secret": "secrets",
-    "Service": "services",
-    "ServiceAccount": "serviceaccounts",
-}
 _NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _CONTEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,253}")
 
@@ -60,13 +45,13 @@ class Place:
 
     def everywhere(self, kind: str) -> str:
         """The path of all objects of a kind, in all namespaces."""
-        return f"{_GROUPS.get(kind, '/api/v1')}/{_PLURALS[kind]}"
+        return f"{_GROUPS.get(kind, '/api/v1')}/{_plural(kind)}"
 
     def path(self, kind: str, *names: str, **query: str) -> str:
         """The path of one object, or of all of a kind."""
         base = _GROUPS.get(kind, "/api/v1")
-        inside = "" if _PLURALS[kind] in CLUSTER_WIDE else f"/namespaces/{quote(self.namespace, safe='')}"
-        parts = "/".join(quote(name, safe="") for name in (_PLURALS[kind], *names))
+        inside = "" if _plural(kind) in CLUSTER_WIDE else f"/namespaces/{quote(self.namespace, safe='')}"
+        parts = "/".join(quote(name, safe="") for name in (_plural(kind), *names))
         words = "&".join(f"{key}={quote(value, safe='/,:.()+=-')}" for key, value in query.items())
         return f"{base}{inside}/{parts}" + (f"?{words}" if words else "")
 
@@ -90,6 +75,10 @@ class Place:
         if 0 < len(names) <= _BY_NAME:
             return self.get(kind, labelSelector=f"{RUN_LABEL} in ({','.join(names)})".replace(" ", "+"))
         return self.get(kind, labelSelector=f"{MANAGED_BY}={US}")
+
+
+def _plural(kind: str) -> str:
+    return f"{kind.lower()}{'es' if kind.endswith('s') else 's'}"
 
 
 def recorded_place(ref: JobRef) -> tuple[str, str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -202,7 +202,7 @@ class LocalBackend:
         here = LoginNode(self._around.process, None, self._around.environ, sys.executable)
         return here.last_lines(str(self._files(ref.run_id).folder))
 
-    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+    def logs(self, ref: JobRef, tasks: Collection[int] | None = None) -> Sequence[LogFile]:
         return self._files(ref.run_id).logs()
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:

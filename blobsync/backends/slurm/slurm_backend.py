@@ -11,7 +11,7 @@ import posixpath
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -222,7 +222,7 @@ class SlurmBackend:
             done = self._login.run(("scontrol", "update", f"JobId={_number(ref)}", f"NodeList={kept}"))
             _demand_done(done, f"Slurm did not scale {ref.run_id}")
 
-    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+    def logs(self, ref: JobRef, tasks: Collection[int] | None = None) -> Sequence[LogFile]:
         return self._login.logs(_place(ref))
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
