@@ -393,7 +393,7 @@ ROWS: tuple[ReadBack, ...] = (
         ),
         (
             "azcopy.messages:_object",
-            "cli.demo:_Show.ask",
+            "cli.demo:ShownCommands.ask",
             "backends.aml.client:AmlClient._json",
             "backends.aml.error_responses:read_refusal",
             "backends.aml.sweep_job:_number",

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -55,15 +55,15 @@ def demo(
     """
     if session.json:
         raise UsageError("demo shows its commands as they run, so it has no --json")
-    report = run_demo(folder, keep=keep, environ=session.environ, say=typer.echo)
-    seconds = sum(each for _, each in report.seconds)
-    moved = f"{report.files:,} files, {report.size / 1e6:.1f} MB, {len(report.seconds)} commands in {seconds:.1f} s"
-    lines = ["", f"All {len(report.checks)} checks passed: {moved}."]
-    if report.kept:
-        lines.append(f"Kept: {report.folder}/here and {report.folder}/there.")
+    shown = run_demo(folder, keep=keep, environ=session.environ, say=typer.echo)
+    seconds = sum(each for _, each in shown.seconds)
+    moved = f"{shown.files:,} files, {shown.size / 1e6:.1f} MB, {len(shown.seconds)} commands in {seconds:.1f} s"
+    lines = ["", f"All {len(shown.checks)} checks passed: {moved}."]
+    if keep or folder is not None:
+        lines.append(f"Kept: {shown.folder}/here and {shown.folder}/there.")
     if keep:
         lines.append("The blob server is still running; stop it with: blobsync emulator stop")
-    return Result({**asdict(report), "folder": str(report.folder)}, lines)
+    return Result(lines=lines)
 
 
 MAX_FILES = 2400
@@ -73,52 +73,31 @@ _MAX_FILE_BYTES = 4_000_000
 _LEFT_OUT = {"__pycache__", "site-packages", "dist-packages"}
 
 
-@dataclass(frozen=True, slots=True)
-class DataSet:
-    """What was copied: number of files, bytes, and their sources."""
-
-    files: int
-    size: int
-    sources: tuple[str, ...]
-
-
-def copy_data_set(target: Path, max_files: int = MAX_FILES) -> DataSet:
-    """Copy Python's standard library and installed packages into ``target``, up to the limits."""
+def copy_data_set(target: Path, max_files: int = MAX_FILES) -> tuple[int, int]:
+    """Copy Python's standard library and installed packages into ``target``, up to the limits; returns how many files,
+    and their bytes."""
     files = size = 0
-    sources: list[str] = []
-    for label, folder in _sources():
-        before = files
-        for relative in _files_below(folder):
-            source = folder / relative
-            length = source.stat().st_size
-            if length > _MAX_FILE_BYTES:
-                continue
-            if files >= max_files or size + length > MAX_BYTES:
-                break
-            copy = target / folder.name / relative
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, copy)
-            files, size = files + 1, size + length
-        if files > before:
-            sources.append(label)
-    return DataSet(files, size, tuple(sources))
+    for source, name in _readable_files():
+        length = source.stat().st_size
+        if length > _MAX_FILE_BYTES:
+            continue
+        if files >= max_files or size + length > MAX_BYTES:
+            break
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, copy)
+        files, size = files + 1, size + length
+    return files, size
 
 
-def _sources() -> Iterator[tuple[str, Path]]:
-    paths = sysconfig.get_paths()
-    yield "Python's standard library", Path(paths["stdlib"])
-    for package in sorted(Path(paths["purelib"]).iterdir()):
-        if package.is_dir() and package.name not in _LEFT_OUT and not package.name.endswith("-info"):
-            yield package.name, package
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    for at, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in _LEFT_OUT)
-        for name in sorted(names):
-            path = Path(at, name)
-            if path.is_file() and not path.is_symlink() and os.access(path, os.R_OK):
-                yield path.relative_to(folder)
+def _readable_files() -> Iterator[tuple[Path, Path]]:
+    """The files, each with its name in the data set."""
+    for folder in (Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib")):
+        for at, folders, names in os.walk(folder):
+            folders[:] = sorted(name for name in folders if name not in _LEFT_OUT)
+            for path in (Path(at, name) for name in sorted(names)):
+                if path.is_file() and not path.is_symlink() and os.access(path, os.R_OK):
+                    yield path, path.relative_to(folder.parent)
 
 
 def change_some(folder: Path) -> tuple[str, ...]:
@@ -177,18 +156,6 @@ _CONTAINER = "research"
 _PATH = "data/library"
 
 
-@dataclass(frozen=True, slots=True)
-class DemoReport:
-    """The result of the demo. ``seconds`` by command; ``folder`` is removed unless it was to be kept."""
-
-    folder: Path
-    kept: bool
-    files: int
-    size: int
-    checks: tuple[str, ...]
-    seconds: tuple[tuple[str, float], ...]
-
-
 def run_demo(
     folder: Path | None,
     *,
@@ -196,8 +163,8 @@ def run_demo(
     environ: Mapping[str, str],
     say: Callable[[str], None],
     max_files: int = MAX_FILES,
-) -> DemoReport:
-    """Run the whole demo; raises ``BlobsyncError`` at the first unexpected result.
+) -> ShownCommands:
+    """Run the whole demo; returns what was shown. Raises ``BlobsyncError`` at the first unexpected result.
 
     ``folder`` must be new or empty; None takes a temporary one. ``keep`` leaves it and the server behind.
     ``max_files`` limits the data set.
@@ -208,12 +175,12 @@ def run_demo(
     kept = keep or folder is not None
     try:
         with _server(keep, environ, say) as (state, keys):
-            show = _Show(own, environ, say, ProcessRunner())
-            files, size = _play(show, state, keys, max_files)
+            show = ShownCommands(own, environ, say, ProcessRunner())
+            _play(show, state, keys, max_files)
     finally:
         if not kept:
             shutil.rmtree(own, ignore_errors=True)
-    return DemoReport(own, kept, files, size, tuple(show.checks), tuple(show.seconds))
+    return show
 
 
 @contextmanager
@@ -231,8 +198,9 @@ def _server(
 
 
 @dataclass
-class _Show:
-    """Runs commands, prints them, and measures their times."""
+class ShownCommands:
+    """Runs commands, prints them, and measures their times (``seconds``). ``files`` of ``size`` bytes are the data set;
+    ``folder`` is removed unless it was to be kept."""
 
     folder: Path
     environ: Mapping[str, str] = field(repr=False)
@@ -240,6 +208,8 @@ class _Show:
     runner: ProcessRunner
     checks: list[str] = field(default_factory=list)
     seconds: list[tuple[str, float]] = field(default_factory=list)
+    files: int = 0
+    size: int = 0
 
     def title(self, text: str) -> None:
         self.say(f"\n== {text}")
@@ -281,7 +251,7 @@ def _argv(*words: str) -> list[str]:
     return [*python_module("blobsync"), *words]
 
 
-def _play(show: _Show, state: EmulatorState, keys: Mapping[str, Secret], max_files: int) -> tuple[int, int]:
+def _play(show: ShownCommands, state: EmulatorState, keys: Mapping[str, Secret], max_files: int) -> None:
     clusters = {
         cluster: (state.container(account, _CONTAINER), keys[cluster]) for cluster, account in _ACCOUNTS.items()
     }
@@ -291,18 +261,17 @@ def _play(show: _Show, state: EmulatorState, keys: Mapping[str, Secret], max_fil
     for place in ("here", "there"):
         write_project(show.folder / place, clusters)
     show.title("A project with two storage accounts, checked out in two places, and a data set from this machine")
-    data = copy_data_set(here, max_files)
-    show.say(f"{_PATH}: {data.files:,} files, {data.size / 1e6:.1f} MB, from {_listed(data.sources)}")
+    show.files, show.size = copy_data_set(here, max_files)
+    show.say(f"{_PATH}: {show.files:,} files, {show.size / 1e6:.1f} MB, of this machine's Python and its packages")
     show.run("here", "config", "check")
     show.run("here", "resolve", _PATH)
-    _first_upload(show, data.files)
+    _first_upload(show, show.files)
     _only_the_change_moves(show, here)
     _over_to_the_other_account(show, here, there)
     _a_link_to_one_file(show, here)
-    return data.files, data.size
 
 
-def _first_upload(show: _Show, files: int) -> None:
+def _first_upload(show: ShownCommands, files: int) -> None:
     show.title("Upload it, and list it")
     show.run("here", "u", _PATH)
     show.run("here", "ls", _PATH)
@@ -311,7 +280,7 @@ def _first_upload(show: _Show, files: int) -> None:
     show.check(f"the container holds {files:,} blobs", listed["count"] == files)
 
 
-def _only_the_change_moves(show: _Show, here: Path) -> None:
+def _only_the_change_moves(show: ShownCommands, here: Path) -> None:
     show.title("Change two files, add one, touch a fourth; upload again: only differences are transferred")
     changed = change_some(here)
     show.run("here", "plan", "u", _PATH)
@@ -322,7 +291,7 @@ def _only_the_change_moves(show: _Show, here: Path) -> None:
     show.check("the new file is there", listed["count"] == 1)
 
 
-def _over_to_the_other_account(show: _Show, here: Path, there: Path) -> None:
+def _over_to_the_other_account(show: ShownCommands, here: Path, there: Path) -> None:
     show.title("Copy it to the other account, and download it from there into the other checkout")
     show.say("(One account fetches from the other; what the emulator cannot fetch goes through this machine.)")
     show.run("here", "-c", _AWAY, "-f", _HOME, "u", _PATH)
@@ -331,7 +300,7 @@ def _over_to_the_other_account(show: _Show, here: Path, there: Path) -> None:
     show.check(f"all {len(mine):,} files are equal by SHA-256", mine == theirs)
 
 
-def _a_link_to_one_file(show: _Show, here: Path) -> None:
+def _a_link_to_one_file(show: ShownCommands, here: Path) -> None:
     show.title("A link that opens one file for an hour")
     name = next(name for name in checksums(here) if name.endswith(".py"))
     show.run("here", "url", f"{_PATH}/{name}", "--expiry", "1h")
@@ -344,8 +313,3 @@ def _a_link_to_one_file(show: _Show, here: Path) -> None:
         connection.close()
     expected = hashlib.sha256((here / name).read_bytes()).hexdigest()
     show.check("the link gives out that file", hashlib.sha256(body).hexdigest() == expected)
-
-
-def _listed(sources: tuple[str, ...]) -> str:
-    first = ", ".join(sources[:4])
-    return f"{first} and {len(sources) - 4} more packages" if len(sources) > 4 else first
