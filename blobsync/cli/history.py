@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +19,7 @@ from blobsync.cli.running_transfers import progress_data, so_far
 from blobsync.cli.session import ITS_NAME, Commands, Session, argument, command, offers, option
 from blobsync.cli.tables import table
 from blobsync.jobs.timeline import lasted
-from blobsync.project.transfer_history import RUNNING, failure_text, failures_in
+from blobsync.project.transfer_history import RUNNING, failure_text, failures_in, files_in
 
 if TYPE_CHECKING:
     from blobsync.jobs.record import JobRecord
@@ -81,9 +81,9 @@ def history(
     if not only_transfers and path is None:
         jobs = find_jobs(session).history(cluster=session.cluster, limit=max + 1)
         jobs = [job for job in jobs if after is None or job.submitted >= after]
-    far = _progress_of(book.running.all() if _any_runs(transfers) else {})
+    far = _running_of(book, transfers)
     data = {
-        "transfers": [_data(each, far) for each in transfers[:max]],
+        "transfers": [_data(each, far.get(each.id)) for each in transfers[:max]],
         "jobs": [job_data(job) for job in jobs[:max]],
         "older": len(transfers) > max or len(jobs) > max,
     }
@@ -103,30 +103,21 @@ def _moment(text: str, now: float) -> float:
         raise UsageError(f"--since {text}: not a time", hint=hint) from None
 
 
-# The progress of an entry's transfer, if it is running and reports it.
-_ProgressOf = Callable[["TransferEntry"], "RunningTransfer | None"]
+def _running_of(book: LogBook, entries: Sequence[TransferEntry]) -> Mapping[str, RunningTransfer]:
+    """Those of these transfers that run and report their progress, by their ids."""
+    ids = {entry.id for entry in entries if entry.result == RUNNING}
+    return {id: one for id, one in book.running.all().items() if id in ids} if ids else {}
 
 
-def _progress_of(running: Mapping[str, RunningTransfer]) -> _ProgressOf:
-    return lambda entry: running.get(entry.id) if entry.result == RUNNING else None
-
-
-def _any_runs(transfers: Sequence[TransferEntry]) -> bool:
-    return any(entry.result == RUNNING for entry in transfers)
-
-
-def _data(entry: TransferEntry, far: _ProgressOf) -> dict[str, Any]:
-    running = far(entry)
-    known: dict[str, Any] = {"paths": list(entry.paths), "began": zulu_text(entry.began), "progress": None}
-    if running is not None:
-        known["progress"] = progress_data(running)
-    return {**asdict(entry), **known}
+def _data(entry: TransferEntry, running: RunningTransfer | None) -> dict[str, Any]:
+    progress = None if running is None else progress_data(running)
+    return {**asdict(entry), "paths": list(entry.paths), "began": zulu_text(entry.began), "progress": progress}
 
 
 def _table(
-    transfers: Sequence[TransferEntry], jobs: Sequence[JobRecord], limit: int, far: _ProgressOf
+    transfers: Sequence[TransferEntry], jobs: Sequence[JobRecord], limit: int, far: Mapping[str, RunningTransfer]
 ) -> Iterator[str]:
-    rows = [(entry.began, _transfer_row(entry, far(entry))) for entry in transfers]
+    rows = [(entry.began, _transfer_row(entry, far.get(entry.id))) for entry in transfers]
     rows += [(job.submitted, _job_row(job)) for job in jobs]
     rows.sort(key=lambda row: row[0], reverse=True)
     if not rows:
@@ -164,25 +155,14 @@ def _one(session: Session, book: LogBook, id: str, *, full: bool) -> Result:
             raise nothing from None
         return Result({"jobs": [job_data(job)]}, job_details(job))
     receipt = book.receipt(entry)
-    files, failures = list(_files(receipt)), failures_in(receipt)
-    far = _progress_of(book.running.all())
+    files, failures = list(files_in(receipt)), failures_in(receipt)
+    running = _running_of(book, [entry]).get(entry.id)
     known = {"files": files, "failures": failures, "receipt_kept": receipt is not None}
-    data = {"transfers": [_data(entry, far)], **known}
+    data = {"transfers": [_data(entry, running)], **known}
     shown = files_shown(quiet=session.quiet, full=full)
-    lines = [*_facts(entry, far(entry)), *_failure_lines(failures, shown)]
+    lines = [*_facts(entry, running), *_failure_lines(failures, shown)]
     lines += _file_lines(entry, files, shown, kept=receipt is not None)
     return Result(data, lines, wraps=True)
-
-
-def _files(receipt: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
-    for file in (receipt or {}).get("files", ()):
-        yield {"action": file.get("route"), **{name: file.get(name) for name in _FACTS}, "was": file.get("replaced")}
-    for file in (receipt or {}).get("deleted_files", ()):
-        was = {name: file.get(name) for name in ("size", "md5", "etag")}
-        yield {"action": "deleted", "path": file.get("path"), "size": None, "md5": None, "etag": None, "was": was}
-
-
-_FACTS = ("path", "size", "md5", "etag")
 
 
 def _facts(entry: TransferEntry, running: RunningTransfer | None) -> Iterator[str]:

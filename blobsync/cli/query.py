@@ -331,10 +331,8 @@ def find_jobs(session: Session, *, resized: bool = False) -> Jobs:
     return open_jobs(environ=session.environ, listener=session.listener)
 
 
-def find_job(session: Session, jobs: Jobs, id: str | None) -> JobRecord:
-    """The job of that ID; without one the newest, which is noted."""
-    if id is not None:
-        return jobs.find(id)
+def newest_job(session: Session, jobs: Jobs) -> JobRecord:
+    """The newest job, which is noted."""
     record = jobs.newest()
     session.note(f"the newest job: {record.run_id}")
     return record
@@ -342,7 +340,7 @@ def find_job(session: Session, jobs: Jobs, id: str | None) -> JobRecord:
 
 def find_task(session: Session, jobs: Jobs, id: str | None) -> tuple[JobRecord, int | None]:
     """The job of that ID, and the number of its task in ``ID/7``; without an ID the newest job, which is noted."""
-    return (find_job(session, jobs, None), None) if id is None else jobs.find_task(id)
+    return (newest_job(session, jobs), None) if id is None else jobs.find_task(id)
 
 
 def note_all(session: Session, jobs: Jobs, sentences: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ from blobsync.cli.job_text import (
     state_text,
 )
 from blobsync.cli.output import Result
-from blobsync.cli.query import IdArgument, OptionalIds, find_job, find_jobs, followed, note_all, note_left_behind
+from blobsync.cli.query import IdArgument, OptionalIds, find_jobs, followed, newest_job, note_all, note_left_behind
 from blobsync.cli.session import (
     ITS_NAME,
     NO_CLUSTER,
@@ -235,7 +235,7 @@ def resubmit(
     jobs = find_jobs(session, resized=True)
     if to and session.cluster not in (None, to):
         raise UsageError(f"-c {session.cluster} and -t {to} are two clusters", hint="use only one of them")
-    chosen = _failed(session, jobs, ids) if failed else _of_tasks(jobs, ids) or [(find_job(session, jobs, None), None)]
+    chosen = _failed(session, jobs, ids) if failed else _of_tasks(jobs, ids) or [(newest_job(session, jobs), None)]
     if not chosen:
         return _nothing(session, "nothing failed that was not submitted again")
     if failed and not ids and not yes:
@@ -296,11 +296,6 @@ def _failed(session: Session, jobs: Jobs, ids: Sequence[str] | None) -> list[tup
     return found
 
 
-def _demand_one(ids: Sequence[str] | None, option: str, *, chosen: bool) -> None:
-    if chosen and ids:
-        raise UsageError(f"{option} and {ids[0]} are two choices of jobs", hint="use only one of them")
-
-
 def _nothing(session: Session, sentence: str) -> Result:
     session.note(sentence)
     return Result({"jobs": []})
@@ -335,7 +330,8 @@ def abort(
       blobsync abort --all
     """
     jobs = find_jobs(session)
-    _demand_one(ids, "--all", chosen=every)
+    if every and ids:
+        raise UsageError(f"--all and {ids[0]} are two choices of jobs", hint="use only one of them")
     if not ids:
         ids = _chosen(session, jobs, every=every, yes=yes)
         if not ids:

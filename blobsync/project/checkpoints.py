@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from blobsync.base.errors import NothingMatchedError, UsageError
-from blobsync.config.mapping import Resolution
+from blobsync.config.mapping import Resolution, is_below
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobspec.make_spec import own_output
 from blobsync.jobspec.seal_keys import own_lineage_keys
@@ -44,7 +44,7 @@ def list_checkpoints(
         if sets := sets_place(cluster, connections, root, entry, environ):
             found += list_sets(sets, warn, job=restarted)
     if place is not None:
-        found = [each for each in found if f"{each.path}/".startswith(f"{place.path}/")]
+        found = [each for each in found if is_below(each.path, place.path)]
     if not found:
         shown = place.path if place else ", ".join(entry.prefix for entry in entries)
         of_job = f" that {job.run_id} could go on from" if job else ""

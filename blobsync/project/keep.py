@@ -32,6 +32,7 @@ from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.plan_reasons import Reason
 from blobsync.base.stopping import StopRequest
+from blobsync.config.mapping import is_below
 from blobsync.config.model import FolderEntry
 from blobsync.keep.keeper import EVERYWHERE, Files, Keeper
 from blobsync.keep.round_plan import Presumption, plan_round, shape_conflicts
@@ -160,7 +161,7 @@ def marked_in_jobs_only(entries: Iterable[FolderEntry], chosen: Sequence[Leg]) -
     """A sentence for each of these folders in which jobs mark checkpoints: a set belongs to the job that wrote it."""
     prefixes = [entry.prefix for entry in entries if entry.checkpoints]
     for path in (leg.part.path for leg in chosen):
-        if any(f"{path}/".startswith(f"{prefix}/") for prefix in prefixes):
+        if any(is_below(path, prefix) for prefix in prefixes):
             yield f"{path}: files go up one by one; only jobs upload checkpoints as one, and mark them"
 
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation, below
+from blobsync.config.mapping import is_below
 from blobsync.local.files import hash_file
 from blobsync.local.resume_records import WriteIntent, left_intents
 from blobsync.local.state_dir import StateDir
@@ -59,11 +60,7 @@ def forget_killed_runs(plan: TransferPlan, state: StateDir) -> None:
 
 
 def _covers(part: PlanPart, source: str, destination: str) -> bool:
-    return _is_below(source, str(part.source)) and _is_below(destination, str(part.destination))
-
-
-def _is_below(place: str, folder: str) -> bool:
-    return place == folder or place.startswith(f"{folder}/")
+    return is_below(source, str(part.source)) and is_below(destination, str(part.destination))
 
 
 def _place(part: PlanPart, action: FileAction) -> tuple[str, str]:

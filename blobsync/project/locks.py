@@ -132,7 +132,7 @@ class _Held:
     def add(self, pair: Pair, blob: RemoteState) -> None:
         """Add the blob of a pair."""
         if pair.path and (why := name_problem(pair.path)):
-            self._unsafe.append((self._shown(pair.path), why))
+            self._unsafe.append((in_folder(self._request.part.path, pair.path), why))
             return
         is_known = pair.record is not None and is_as_recorded(blob, pair.record.remote)
         md5 = blob.md5 or (pair.record.md5 if pair.record is not None and is_known else None)
@@ -158,14 +158,11 @@ class _Held:
                     self._rows.add(path, state.size, state.md5, state.etag)
         if self._unsafe or missing:
             why = "cannot be read" if compare_content else "has no MD5"
-            names = [*self._unsafe, *((self._shown(path), why) for path, _ in missing)]
+            names = [*self._unsafe, *((in_folder(self._request.part.path, path), why) for path, _ in missing)]
             told = ", ".join(f"{name} {why}" for name, why in names[:_TOLD])
             more = f", and {count_text(len(names) - _TOLD, 'more file')}" if len(names) > _TOLD else ""
             hint = "--compare-content reads blobs that have none" if missing and not compare_content else None
             raise UnsafeNamesError(f"nothing is locked: {told}{more}", names=tuple(names), hint=hint)
-
-    def _shown(self, path: str) -> str:
-        return f"{self._request.part.path}/{path}" if path else self._request.part.path
 
     def __iter__(self) -> Iterator[LockedFile]:
         return (LockedFile(*row) for row in self._rows)
@@ -302,19 +299,15 @@ def _changes(path: str, before: Iterator[LockedFile], after: Iterator[LockedFile
     while old is not None or new is not None:
         if new is None or (old is not None and old.path < new.path):
             assert old is not None
-            yield LockChange(_shown(path, old), "removed", old.size, None)
+            yield LockChange(in_folder(path, old.path), "removed", old.size, None)
             old = next(before, None)
         elif old is None or new.path < old.path:
-            yield LockChange(_shown(path, new), "added", None, new.size)
+            yield LockChange(in_folder(path, new.path), "added", None, new.size)
             new = next(after, None)
         else:
             if (old.size, old.md5) != (new.size, new.md5):
-                yield LockChange(_shown(path, new), "changed", old.size, new.size)
+                yield LockChange(in_folder(path, new.path), "changed", old.size, new.size)
             old, new = next(before, None), next(after, None)
-
-
-def _shown(path: str, file: LockedFile) -> str:
-    return f"{path}/{file.path}" if file.path else path
 
 
 def entries(locked: Locked, path: str, *, recursive: bool) -> Iterator[ListingEntry]:
@@ -331,7 +324,7 @@ def entries(locked: Locked, path: str, *, recursive: bool) -> Iterator[ListingEn
                 yield ListingEntry(f"{path}/{folder}/")
             last = folder
         else:
-            yield ListingEntry(_shown(path, file), file.size, None, file.md5, None, file.etag or None)
+            yield ListingEntry(in_folder(path, file.path), file.size, None, file.md5, None, file.etag or None)
     if is_empty:
         raise NothingMatchedError(f"{path}: the lock {lock_name(locked.lock.path)} has nothing there", path=path)
 

@@ -32,7 +32,7 @@ from blobsync.base.process_identity import ProcessMark
 from blobsync.base.redaction import redact, redact_tree
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.base.user_folders import user_name
-from blobsync.config.mapping import PathName, path_text, project_relative
+from blobsync.config.mapping import PathName, is_below, path_text, project_relative
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.local.database import Database
 from blobsync.local.running_records import EVERY, Reporter, Running, RunningRecords
@@ -100,12 +100,8 @@ class TransferEntry:
 
 
 def _concerns(paths: Iterable[str], path: str) -> bool:
-    path = path.strip("/")
-    return any(_inside(path, each) or _inside(each, path) for each in paths)
-
-
-def _inside(one: str, other: str) -> bool:
-    return one == other or one.startswith(f"{other}/") or not other
+    path = path.strip("/") or "."
+    return any(is_below(path, each or ".") or is_below(each, path) for each in paths)
 
 
 class TransferLog:
@@ -399,6 +395,17 @@ def failures_in(receipt: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         {"path": str(each.get("path")), "code": str(each.get("code")), "message": each.get("message")}
         for each in (receipt or {}).get("failures", ())
     ]
+
+
+def files_in(receipt: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """The files in a receipt: the route or ``deleted`` as the ``action``, path, size, MD5 and ETag, and those of what
+    was replaced or deleted (``was``)."""
+    for file in (receipt or {}).get("files", ()):
+        known = {name: file.get(name) for name in ("path", "size", "md5", "etag")}
+        yield {"action": file.get("route"), **known, "was": file.get("replaced")}
+    for file in (receipt or {}).get("deleted_files", ()):
+        was = {name: file.get(name) for name in ("size", "md5", "etag")}
+        yield {"action": "deleted", "path": file.get("path"), "size": None, "md5": None, "etag": None, "was": was}
 
 
 def failure_text(failure: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, Nothin
 from blobsync.base.file_states import LocalState
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.locations import LocalLocation
+from blobsync.config.mapping import is_below
 from blobsync.config.model import Cluster
 from blobsync.config.trusted_links import OutsideLink
 from blobsync.local.files import LocalFolder, SourceFile
@@ -89,7 +90,7 @@ def restore(
 
     Where another file is, it is left alone, or with ``replacing`` kept there first. Raises ``NothingMatchedError``.
     """
-    chosen = [file for file in run.files if not paths or any(_is_at(file.path, path) for path in paths)]
+    chosen = [file for file in run.files if not paths or any(is_below(file.path, path) for path in paths)]
     if not chosen:
         raise NothingMatchedError(
             f"{', '.join(paths)}: the trash has nothing of it from {run.id}", hint=f"'blobsync trash ls {run.id}'"
@@ -106,10 +107,6 @@ def restore(
             back.append(file)
     trash.forget(run, back)
     return Restored(tuple(back), tuple(failures))
-
-
-def _is_at(name: str, path: str) -> bool:
-    return not path or name == path or name.startswith(f"{path}/")
 
 
 def _put_back(folder: LocalFolder, root: Path, file: TrashedFile, *, replaces: bool) -> None:

@@ -19,7 +19,7 @@ from blobsync.base.events import Emit
 from blobsync.base.file_states import SNAPSHOT, FileState, LocalState, RemoteState
 from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation
 from blobsync.base.plan_reasons import Reason
-from blobsync.config.mapping import Resolution
+from blobsync.config.mapping import Resolution, is_below
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.local.index import Record
 from blobsync.plan.project_context import ProjectContext
@@ -81,7 +81,7 @@ def plan_undo(run: Undoing, touched: Sequence[Touched], paths: Sequence[str]) ->
 
     Raises ``NothingMatchedError``, and ``MappingError`` where a path is in no folder entry any more.
     """
-    chosen = [each for each in touched if not paths or any(_is_at(each.path, path) for path in paths)]
+    chosen = [each for each in touched if not paths or any(is_below(each.path, path) for path in paths)]
     if not chosen:
         what = f"nothing at {', '.join(paths)}" if paths else "no file"
         raise NothingMatchedError(
@@ -109,10 +109,6 @@ def plan_undo(run: Undoing, touched: Sequence[Touched], paths: Sequence[str]) ->
 
 def _group(file: _File) -> tuple[str, bool]:
     return file.place.entry.prefix, file.touched.here
-
-
-def _is_at(name: str, path: str) -> bool:
-    return name == path or name.startswith(f"{path}/") or path == "."
 
 
 def _parts_here(run: Undoing, files: Sequence[_File]) -> Iterator[PlanPart]:

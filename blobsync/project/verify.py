@@ -15,7 +15,7 @@ from blobsync.base.errors import BlobsyncError, FileFailure, NothingMatchedError
 from blobsync.base.events import Emit
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.base.locations import LocalLocation
+from blobsync.base.locations import LocalLocation, below
 from blobsync.local.files import hash_file
 from blobsync.local.sorted_runs import IN_MEMORY, ReadInOrder, SortedRuns, Spill
 from blobsync.plan.pairing import Pair, changes_since_verified, known_equal
@@ -183,7 +183,7 @@ def _classify_all(request: Request, pairs: Iterator[Pair], *, deep: bool) -> Ite
 def _one(request: Request, pair: Pair, status: str | None, compared_by: str) -> Iterator[ComparedFile]:
     if status is not None:
         state = pair.source or pair.destination
-        shown = f"{request.part.path}/{pair.path}" if pair.path else request.part.path
+        shown = below(request.part.path, pair.path)
         yield ComparedFile(shown, status, state.size if state else 0, compared_by if status == "equal" else "")
 
 

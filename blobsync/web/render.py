@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse
 
 from blobsync.base.formatting import count_text, duration_text, printable, size_text, took_text
 from blobsync.base.redaction import redact_answer
+from blobsync.config.mapping import is_below
 from blobsync.jobspec.topology import job_size_text
 from blobsync.plan.progress import step_verb, waiting_text
 from blobsync.web.app_state import app_state_of
@@ -49,12 +50,8 @@ PLACES = (
 def place_of(address: str) -> NavigationPlace:
     """The navigation item whose address is a prefix of ``address``; else the first one."""
     return next(
-        (each for each in PLACES[1:] if any(_is_below(address, own) for own in (each.path, *each.more))), PLACES[0]
+        (each for each in PLACES[1:] if any(is_below(address, own) for own in (each.path, *each.more))), PLACES[0]
     )
-
-
-def _is_below(address: str, own: str) -> bool:
-    return f"{address}/".startswith(f"{own}/")
 
 
 FOLDER = Path(__file__).parent

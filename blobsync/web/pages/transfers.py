@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from starlette.requests import Request
@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
-from blobsync.project.transfer_history import RUNNING, TransferEntry, failure_text, failures_in
+from blobsync.project.transfer_history import RUNNING, TransferEntry, failure_text, failures_in, files_in
 from blobsync.web.app_state import AppState, app_state_of
 from blobsync.web.charts import CHART_SECONDS, HEIGHT, WIDTH, bytes_chart, rate_curve
 from blobsync.web.events import live_parts
@@ -126,23 +126,11 @@ def _show_entry(request: Request) -> Response:
     if entry.id != wanted:
         raise NothingMatchedError(f"no transfer of this project has the id {wanted!r}")
     receipt = book.receipt(entry)
-    files, failures = list(_files(receipt)), [failure_text(each) for each in failures_in(receipt)]
+    files, failures = list(files_in(receipt)), [failure_text(each) for each in failures_in(receipt)]
     return page(
         request, "history.html", entry=entry, kept=receipt is not None,
-        files=files[:_FILES], count=len(files), failures=failures[:_FILES], failed=len(failures),
+        files=files[:_FILES], copies=_COPIES, count=len(files), failures=failures[:_FILES], failed=len(failures),
     )  # fmt: skip
-
-
-def _files(receipt: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
-    for file in (receipt or {}).get("files", ()):
-        yield {
-            "action": "copy" if file.get("route") in _COPIES else file.get("route"),
-            "is": file,
-            "was": file.get("replaced"),
-            "path": file.get("path"),
-        }
-    for file in (receipt or {}).get("deleted_files", ()):
-        yield {"action": "deleted", "is": None, "was": file, "path": file.get("path")}
 
 
 ROUTES = (
