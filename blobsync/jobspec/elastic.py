@@ -6,7 +6,6 @@ From ``--elastic MIN:MAX``, or ``min_nodes`` and ``max_nodes`` of the cluster fi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.lazy_regexes import pattern
@@ -35,50 +34,35 @@ class Bounds:
         return f"{self.least} to {self.most:,} nodes"
 
 
-class GivenBounds(NamedTuple):
-    """The user's values: ``asked`` is that of ``--elastic``, ``least`` and ``most`` are those of ``file``."""
-
-    platform: str
-    asked: str = ""
-    least: int | None = None
-    most: int | None = None
-    file: str = ""
-
-
-def find_bounds(given: GivenBounds) -> Bounds | None:
-    """The bounds of a submission; None: a fixed size. ``--elastic`` overrides the cluster file.
+def find_bounds(
+    platform: str, asked: str = "", least: int | None = None, most: int | None = None, file: str = ""
+) -> Bounds | None:
+    """The bounds of a submission; None: a fixed size. ``asked`` is the user's ``--elastic``, and overrides ``least``
+    and ``most`` of the cluster file ``file``.
 
     Raises ``UsageError`` for ``--elastic``, ``ConfigError`` for the file.
     """
-    if given.asked:
-        return _asked(given)
-    if given.least is None and given.most is None:
+    fixed = f"a job on {platform} has a fixed number of nodes" if platform in FIXED_SIZE else ""
+    if asked:
+        match = _PAIR.fullmatch(asked)
+        if not match:
+            raise UsageError(f"--elastic {asked!a} is not MIN:MAX", hint=_EXAMPLE)
+        if fixed:
+            raise UsageError(f"--elastic {asked}: {fixed}", hint="use --nodes N, or another cluster: -c NAME")
+        least, most = int(match[1]), int(match[2])
+        if problem := _problem(least, most):
+            raise UsageError(f"--elastic {asked}: {problem}", hint=_EXAMPLE)
+        return Bounds(least, most)
+    if least is None and most is None:
         return None
-    if given.least is None or given.most is None:
-        key, missing = ("min_nodes", "max_nodes") if given.most is None else ("max_nodes", "min_nodes")
-        raise ConfigError(f"needs {missing} beside it", file=given.file, key=key)
-    if given.platform in FIXED_SIZE:
-        raise ConfigError(_fixed(given.platform), file=given.file, key="min_nodes", hint="remove min_nodes, max_nodes")
-    if problem := _problem(given.least, given.most):
-        raise ConfigError(problem, file=given.file, key="min_nodes", hint="min_nodes: 1, max_nodes: 4")
-    return Bounds(given.least, given.most)
-
-
-def _asked(given: GivenBounds) -> Bounds:
-    match = _PAIR.fullmatch(given.asked)
-    if not match:
-        raise UsageError(f"--elastic {given.asked!a} is not MIN:MAX", hint=_EXAMPLE)
-    if given.platform in FIXED_SIZE:
-        hint = "use --nodes N, or another cluster: -c NAME"
-        raise UsageError(f"--elastic {given.asked}: {_fixed(given.platform)}", hint=hint)
-    least, most = int(match[1]), int(match[2])
+    if least is None or most is None:
+        key, missing = ("min_nodes", "max_nodes") if most is None else ("max_nodes", "min_nodes")
+        raise ConfigError(f"needs {missing} beside it", file=file, key=key)
+    if fixed:
+        raise ConfigError(fixed, file=file, key="min_nodes", hint="remove min_nodes, max_nodes")
     if problem := _problem(least, most):
-        raise UsageError(f"--elastic {given.asked}: {problem}", hint=_EXAMPLE)
+        raise ConfigError(problem, file=file, key="min_nodes", hint="min_nodes: 1, max_nodes: 4")
     return Bounds(least, most)
-
-
-def _fixed(platform: str) -> str:
-    return f"a job on {platform} has a fixed number of nodes"
 
 
 def _problem(least: int, most: int) -> str:

@@ -15,7 +15,7 @@ from blobsync.base.redaction import is_secret_name
 from blobsync.config.job_keys import LINKING, READ_ONLY_MODES, demand_keys, folder_mode, read_only_words
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobspec.containers import OPTION as CONTAINER
-from blobsync.jobspec.elastic import Bounds, GivenBounds, find_bounds
+from blobsync.jobspec.elastic import Bounds, find_bounds
 from blobsync.jobspec.interactive import WAITING, duration_seconds, hold_seconds
 from blobsync.jobspec.spec import (
     OWN_OUTPUT,
@@ -233,7 +233,7 @@ def elastic_bounds(cluster: Cluster, request: SubmitRequest) -> Bounds | None:
             hint="use only one of them",
         )
     least, most = cluster.number("min_nodes"), cluster.number("max_nodes")
-    bounds = find_bounds(GivenBounds(cluster.platform, request.elastic, least, most, cluster.file))
+    bounds = find_bounds(cluster.platform, request.elastic, least, most, cluster.file)
     if bounds and (_array(cluster, request) or request.tasks):
         raise UsageError(
             "an elastic job cannot have tasks", hint="omit --array and --sweep, or submit it without --elastic"

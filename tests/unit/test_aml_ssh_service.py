@@ -14,11 +14,9 @@ import pytest
 
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.aml.ssh_service import (
-    AzTool,
     find_az,
     find_public_key,
     read_address,
-    read_az,
     ssh_proxy,
     tagged_machine,
 )
@@ -38,7 +36,7 @@ Extensions directory '/home/me/.azure/cliextensions'
 
 Python (Linux) 3.12.3
 """
-AZ = AzTool("/opt/az/bin/python3", "/home/me/.azure/cliextensions/ml/azext_mlv2/manual/custom/_ssh_connector.py")
+AZ = ("/opt/az/bin/python3", "/home/me/.azure/cliextensions/ml/azext_mlv2/manual/custom/_ssh_connector.py")
 
 
 def answer(**service: Any) -> AmlReply:
@@ -94,9 +92,8 @@ def test_a_service_that_cannot_be_used_is_reported_in_one_sentence(body: AmlRepl
 
 
 def test_the_azure_cli_says_where_its_python_and_its_extensions_are(tmp_path: Path) -> None:
-    assert read_az(VERSION) == AZ
     with pytest.raises(BackendUnavailableError, match="does not say where"):
-        read_az("azure-cli 2.0.1\n")
+        find_az(ScriptedRunner(lambda call: Completed(0, "azure-cli 2.0.1\n", "")), {})
     said = VERSION.replace("/home/me/.azure", str(tmp_path))
     runner = ScriptedRunner(lambda call: Completed(0, said, ""))
     with pytest.raises(BackendUnavailableError, match="no extension ml"):
@@ -104,7 +101,7 @@ def test_the_azure_cli_says_where_its_python_and_its_extensions_are(tmp_path: Pa
     connector = tmp_path / "cliextensions/ml/azext_mlv2/manual/custom/_ssh_connector.py"
     connector.parent.mkdir(parents=True)
     connector.touch()
-    assert find_az(runner, {}).connector == str(connector)
+    assert find_az(runner, {}) == ("/opt/az/bin/python3", str(connector))
     assert [call.argv for call in runner.calls] == [("az", "--version")] * 2
 
 
@@ -112,7 +109,7 @@ def test_ssh_goes_through_the_program_of_the_azure_cli() -> None:
     quiet = (
         *("-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"),
         *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3"),
-        *("-o", f"ProxyCommand={AZ.python} {AZ.connector} {ADDRESS}"),
+        *("-o", f"ProxyCommand={AZ[0]} {AZ[1]} {ADDRESS}"),
         *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"),
     )
     proxy = ssh_proxy(AZ, ADDRESS)
@@ -125,11 +122,11 @@ def test_ssh_goes_through_the_program_of_the_azure_cli() -> None:
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
 def test_ssh_itself_reads_the_line_as_it_is_meant() -> None:
-    odd = AzTool("/opt/az 100%h/python3", AZ.connector)
+    odd = ("/opt/az 100%h/python3", AZ[1])
     line = proxy_line(ssh_proxy(odd, ADDRESS), local=18888, remote=80)
     read = subprocess.run(["ssh", "-F", os.devnull, "-G", *line[1:]], capture_output=True, text=True, check=True)
     facts = dict(each.partition(" ")[::2] for each in read.stdout.splitlines())
-    assert facts["proxycommand"] == f"'/opt/az 100%%h/python3' {AZ.connector} {ADDRESS}"
+    assert facts["proxycommand"] == f"'/opt/az 100%%h/python3' {AZ[1]} {ADDRESS}"
     assert (facts["user"], facts["hostname"], facts["batchmode"]) == ("azureuser", "azureml-job", "yes")
     assert facts["localforward"] == "[127.0.0.1]:18888 [127.0.0.1]:80"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
-from blobsync.jobspec.elastic import Bounds, GivenBounds, bounds_of, demand_scalable, find_bounds
+from blobsync.jobspec.elastic import Bounds, bounds_of, demand_scalable, find_bounds
 from blobsync.jobspec.spec import JobSpec, State
 from blobsync.jobspec.topology import JobShape, Size, find_shape
 from blobsync.node.elastic_command import REJOIN_SECONDS, Next, after_end, final_code, was_killed
@@ -24,44 +24,42 @@ ELASTIC = make_spec("torchrun", "train.py", platform="slurm", min_nodes=1, max_n
 @pytest.mark.parametrize(
     ("given", "bounds"),
     [
-        (GivenBounds("local"), None),
-        (GivenBounds("local", "1:4"), Bounds(1, 4)),
-        (GivenBounds("kubernetes", "2:2"), Bounds(2, 2)),
-        (GivenBounds("slurm", "", 1, 3, FILE), Bounds(1, 3)),
-        (GivenBounds("itp", "", 2, 8, FILE), Bounds(2, 8)),
+        (("local",), None),
+        (("local", "1:4"), Bounds(1, 4)),
+        (("kubernetes", "2:2"), Bounds(2, 2)),
+        (("slurm", "", 1, 3, FILE), Bounds(1, 3)),
+        (("itp", "", 2, 8, FILE), Bounds(2, 8)),
         # The option replaces all of the file's values.
-        (GivenBounds("slurm", "1:4", 2, 3, FILE), Bounds(1, 4)),
-        (GivenBounds("slurm", "1:4", 2, None, FILE), Bounds(1, 4)),
-        (GivenBounds("slurm", "1:65536"), Bounds(1, 65_536)),
+        (("slurm", "1:4", 2, 3, FILE), Bounds(1, 4)),
+        (("slurm", "1:4", 2, None, FILE), Bounds(1, 4)),
+        (("slurm", "1:65536"), Bounds(1, 65_536)),
     ],
 )
-def test_the_pair_is_one_rule_on_every_platform(given: GivenBounds, bounds: Bounds | None) -> None:
-    assert find_bounds(given) == bounds
+def test_the_pair_is_one_rule_on_every_platform(given: Any, bounds: Bounds | None) -> None:
+    assert find_bounds(*given) == bounds
 
 
 @pytest.mark.parametrize(
     ("given", "kind", "complaint"),
     [
         *(
-            (GivenBounds("local", text), UsageError, "is not MIN:MAX")
+            (("local", text), UsageError, "is not MIN:MAX")
             for text in ("4", "1-4", "1:", ":4", "a:b", "-1:4", "1:4:5", " 1:4", "1:4\n", "\u0661:4", "1:9999999999")
         ),
-        (GivenBounds("local", "0:4"), UsageError, "--elastic 0:4: an elastic job has at least one node"),
-        (GivenBounds("local", "4:1"), UsageError, "the smallest number of nodes, 4, is larger than the largest, 1"),
-        (GivenBounds("slurm", "1:65537"), UsageError, "at most 65,536 nodes"),
-        (GivenBounds("aml", "1:4"), UsageError, "--elastic 1:4: a job on aml has a fixed number of nodes"),
-        (GivenBounds("aml", "", 1, 4, FILE), ConfigError, "a job on aml has a fixed number of nodes"),
-        (GivenBounds("slurm", "", 1, None, FILE), ConfigError, "min_nodes: needs max_nodes beside it"),
-        (GivenBounds("itp", "", None, 1, FILE), ConfigError, "max_nodes: needs min_nodes beside it"),
-        (GivenBounds("local", "", 0, 4, FILE), ConfigError, "an elastic job has at least one node"),
-        (GivenBounds("local", "", 5, 4, FILE), ConfigError, "5, is larger than the largest, 4"),
+        (("local", "0:4"), UsageError, "--elastic 0:4: an elastic job has at least one node"),
+        (("local", "4:1"), UsageError, "the smallest number of nodes, 4, is larger than the largest, 1"),
+        (("slurm", "1:65537"), UsageError, "at most 65,536 nodes"),
+        (("aml", "1:4"), UsageError, "--elastic 1:4: a job on aml has a fixed number of nodes"),
+        (("aml", "", 1, 4, FILE), ConfigError, "a job on aml has a fixed number of nodes"),
+        (("slurm", "", 1, None, FILE), ConfigError, "min_nodes: needs max_nodes beside it"),
+        (("itp", "", None, 1, FILE), ConfigError, "max_nodes: needs min_nodes beside it"),
+        (("local", "", 0, 4, FILE), ConfigError, "an elastic job has at least one node"),
+        (("local", "", 5, 4, FILE), ConfigError, "5, is larger than the largest, 4"),
     ],
 )
-def test_what_is_no_pair_is_refused_in_one_sentence(
-    given: GivenBounds, kind: type[BlobsyncError], complaint: str
-) -> None:
+def test_what_is_no_pair_is_refused_in_one_sentence(given: Any, kind: type[BlobsyncError], complaint: str) -> None:
     with pytest.raises(kind) as caught:
-        find_bounds(given)
+        find_bounds(*given)
     assert complaint in caught.value.message and caught.value.exit_code == 2
 
 

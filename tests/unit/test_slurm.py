@@ -4,8 +4,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,12 @@ from blobsync.base.errors import (
     SubmissionError,
     UsageError,
 )
-from blobsync.base.process import Completed, ProcessRunner, RunningProcess
+from blobsync.base.process import Completed
 from blobsync.config.model import Cluster
 from blobsync.jobs.timeline import merged_states
 from blobsync.jobspec.spec import JobRef, RunInfo, Secrets, State
 from tests.fakes.jobs import make_spec
+from tests.fakes.runner import Call, ScriptedRunner
 
 TWO_NODES = """\
 #!/bin/bash
@@ -143,51 +143,33 @@ def file_work(folder: str, number: str = "") -> Callable[[str], Completed]:
     return answer
 
 
-@dataclass
-class ScriptedProcess(ProcessRunner):
-    """Responds by the program's name; records every command and its input."""
+class ScriptedProcess(ScriptedRunner):
+    """Responds by the program's name."""
 
-    answers: Answers = field(default_factory=dict)
-    calls: list[tuple[str, ...]] = field(default_factory=list)
-    inputs: list[str | None] = field(default_factory=list)
-    breaks_at: str = ""
-    broken: Completed | ProcessError | Callable[[str], Completed] = field(
-        default_factory=lambda: Completed(255, "", "")
-    )
+    def __init__(self, answers: Answers | None = None) -> None:
+        super().__init__(self._answer)
+        self.answers: Answers = answers or {}
+        self.breaks_at = ""
+        self.broken: Completed | ProcessError | Callable[[str], Completed] = Completed(255, "", "")
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        input: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        timeout: float | None = None,
-    ) -> Completed:
-        self.calls.append(tuple(argv))
-        self.inputs.append(input)
+    def _answer(self, call: Call) -> Completed:
         # Over ssh a shell runs the command.
-        command = shlex.split(argv[-1])[4:] if argv[0] == "ssh" else argv
-        answer = self.answers.get(argv[0], self.answers.get(command[0], Completed(0, "", "")))
-        if self.breaks_at and (self.breaks_at == command[0] or f'"verb": "{self.breaks_at}"' in (input or "")):
+        command = shlex.split(call.argv[-1])[4:] if call.argv[0] == "ssh" else call.argv
+        answer = self.answers.get(call.argv[0], self.answers.get(command[0], Completed(0, "", "")))
+        if self.breaks_at and (self.breaks_at == command[0] or f'"verb": "{self.breaks_at}"' in (call.input or "")):
             answer = self.broken
         if callable(answer):
-            answer = answer(input or "")
+            answer = answer(call.input or "")
         if isinstance(answer, ProcessError):
             raise answer
         return answer
 
-    def start(self, argv: Sequence[str], **_: Any) -> RunningProcess:
-        raise AssertionError
-
-    def spawn_detached(self, argv: Sequence[str], **_: Any) -> int:
-        raise AssertionError
-
-    def attach(self, argv: Sequence[str], **_: Any) -> int:
-        raise AssertionError
+    @property
+    def inputs(self) -> list[str | None]:
+        return [call.input for call in self.calls]
 
     def programs(self) -> list[str]:
-        return [call[0] for call in self.calls]
+        return [call.argv[0] for call in self.calls]
 
 
 def make_backend(process: ScriptedProcess, **settings: Any) -> SlurmBackend:
@@ -503,9 +485,9 @@ def test_everything_goes_through_ssh_when_there_is_a_login_node() -> None:
     assert plan.request.folder == "~/.blobsync/jobs/me_1_0badcafe"
     ref = backend.submit(plan, Secrets({"u": "sig=SENTINEL"}))
     assert ref == Accepted(JobRef("me_1_0badcafe", "42", "/home/me/.blobsync/jobs/x"))
-    assert {call[:5] for call in process.calls} == {("ssh", "-o", "BatchMode=yes", "--", "me@login")}
+    assert {call.argv[:5] for call in process.calls} == {("ssh", "-o", "BatchMode=yes", "--", "me@login")}
     # Secrets are passed on standard input, never in an argument.
-    assert not any("SENTINEL" in word for call in process.calls for word in call)
+    assert not any("SENTINEL" in word for call in process.calls for word in call.argv)
     assert any("SENTINEL" in (text or "") for text in process.inputs)
 
 
@@ -567,7 +549,7 @@ def test_one_question_for_all_jobs() -> None:
     infos = make_backend(process).get([JobRef("b", "18", "/b"), JobRef("a", "17", "/a")])
     assert [(info.run_id, info.state) for info in infos] == [("b", State.QUEUED), ("a", State.RUNNING)]
     assert process.programs() == ["squeue"]
-    assert process.calls[0][-2:] == ("-j", "18,17")
+    assert process.calls[0].argv[-2:] == ("-j", "18,17")
 
 
 def test_a_job_whose_comment_must_not_be_changed_runs_once_its_program_does() -> None:
@@ -650,7 +632,7 @@ def test_a_foreign_job_with_the_same_number_is_neither_shown_nor_stopped() -> No
     assert backend.get([ref])[0].state is State.UNKNOWN
     with pytest.raises(JobNotFoundError):
         backend.cancel(ref)
-    assert [call for call in process.calls if call[0] == "scancel"] == [("scancel", "--name=a", "17")]
+    assert [call.argv for call in process.calls if call.argv[0] == "scancel"] == [("scancel", "--name=a", "17")]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.backends.aml.foreign_jobs import tagged_ssh
 from blobsync.backends.aml.replies import AmlReply
@@ -41,13 +40,6 @@ _LONGEST_KEY = 16_384
 _AZ_SECONDS = 120.0
 
 
-class AzTool(NamedTuple):
-    """The Azure CLI of this machine: its Python, and the proxy program of its extension."""
-
-    python: str
-    connector: str
-
-
 def find_public_key(environ: Mapping[str, str]) -> str:
     """The path of the user's public key for a shell, such as ``~/.ssh/id_ed25519.pub``; empty if there is none."""
     folder = Path(environ.get("HOME") or "/nonexistent", ".ssh")
@@ -65,22 +57,21 @@ def _is_public_key(path: Path) -> bool:
         return False
 
 
-def find_az(process: ProcessRunner, environ: Mapping[str, str]) -> AzTool:
-    """Find the Azure CLI and its extension. Raises ``BackendUnavailableError`` and ``ProcessError``."""
-    az = read_az(process.run(("az", "--version"), timeout=_AZ_SECONDS, env=environ).stdout)
-    if not Path(az.connector).is_file():
-        raise BackendUnavailableError("the Azure CLI has no extension ml", hint="az extension add --name ml")
-    return az
+def find_az(process: ProcessRunner, environ: Mapping[str, str]) -> tuple[str, str]:
+    """The Python of this machine's Azure CLI, and the proxy program of its extension.
 
-
-def read_az(output: str) -> AzTool:
-    """Parse the output of ``az --version``. Raises ``BackendUnavailableError``."""
+    Raises ``BackendUnavailableError`` and ``ProcessError``.
+    """
+    output = process.run(("az", "--version"), timeout=_AZ_SECONDS, env=environ).stdout
     python, extensions = _PYTHON.search(output), _EXTENSIONS.search(output)
     if not python or not extensions:
         raise BackendUnavailableError(
             "az --version does not say where its Python and its extensions are", hint="update the Azure CLI: az upgrade"
         )
-    return AzTool(python[1], f"{extensions[1]}/{_CONNECTOR}")
+    connector = f"{extensions[1]}/{_CONNECTOR}"
+    if not Path(connector).is_file():
+        raise BackendUnavailableError("the Azure CLI has no extension ml", hint="az extension add --name ml")
+    return python[1], connector
 
 
 def read_address(body: AmlReply, run_id: str, node: int) -> str:
@@ -102,9 +93,9 @@ def read_address(body: AmlReply, run_id: str, node: int) -> str:
     return address
 
 
-def ssh_proxy(az: AzTool, address: str) -> SshProxy:
-    """The proxy through which ssh reaches the node."""
-    return SshProxy((az.python, az.connector, address), _USER, _NAME)
+def ssh_proxy(az: tuple[str, str], address: str) -> SshProxy:
+    """The proxy through which ssh reaches the node; ``az``: what ``find_az`` found."""
+    return SshProxy((*az, address), _USER, _NAME)
 
 
 def tagged_machine(body: AmlReply) -> SshMachine | None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
 from blobsync.config.known_keys import FOLDER_SUFFIX, Kind
@@ -41,13 +41,9 @@ from blobsync.jobs.preflight import refusals
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.make_spec import SubmitRequest, demand_command, elastic_bounds, read_seconds, shape_of, tasks_of
 from blobsync.jobspec.spec import JobRef, JobSpec, TaskArray
-from blobsync.jobspec.submit_options import SLURM_OPTIONS, SUBMIT_OPTIONS
+from blobsync.jobspec.submit_options import SLURM_OPTIONS, SUBMIT_OPTIONS, SubmitKeywords
 from blobsync.jobspec.sweep import array_text, sweep
 from blobsync.local.ignore_patterns import parse_list
-
-if TYPE_CHECKING:
-    from blobsync.jobspec.submit_options import SubmitKeywords
-
 
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 # JSON may hold them as they are, YAML not.
@@ -96,7 +92,7 @@ class AskedJob:
     argv: tuple[str, ...]
     num_gpu: int | None = None
     param: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    keywords: SubmitKeywords = field(default_factory=lambda: _no_keywords())
+    keywords: SubmitKeywords = field(default_factory=SubmitKeywords)
 
     @property
     def overrides(self) -> Mapping[str, Any]:
@@ -128,10 +124,6 @@ class AskedJob:
             elif value not in (None, ""):
                 words += [one.flag, str(value)]
         return (*words, *(["--"] if self.argv[:1] and self.argv[0].startswith("-") else []), *self.argv)
-
-
-def _no_keywords() -> SubmitKeywords:
-    return {}
 
 
 def param_text(param: Mapping[str, Any]) -> str:
