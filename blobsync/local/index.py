@@ -346,8 +346,13 @@ class BlobChecksums:
     def put(self, blobs: Mapping[str, RemoteState]) -> None:
         """Store the CRC64s of these blobs, with the next records."""
         rows = [(name, blob.etag, blob.crc64) for name, blob in blobs.items() if blob.crc64 and storable(name)]
+
+        def write(db: sqlite3.Connection, root: int) -> None:
+            put = "INSERT OR REPLACE INTO checksums (root, name, etag, crc64) VALUES (?, ?, ?, ?)"
+            db.executemany(put, [(root, *row) for row in rows])
+
         if rows:
-            self._index.later(self._key, partial(store_checksums, rows=rows))
+            self._index.later(self._key, write)
 
 
 def _recorded(db: sqlite3.Connection, root: int, wanted: AbstractSet[str]) -> dict[str, Record]:
@@ -377,12 +382,12 @@ def _record(row: tuple[str, int, bytes | None, int | None, int, int, str | None,
 
 def _row(path: str, record: Record) -> tuple[object, ...]:
     near, remote = record.near, record.remote
-    stamps: tuple[object, ...] = (None, None, None, near.etag) if isinstance(near, RemoteState) else _stamps(near)
+    stamps: tuple[object, ...]
+    if isinstance(near, RemoteState):
+        stamps = (None, None, None, near.etag)
+    else:
+        stamps = (near.mtime_ns, near.ctime_ns, _signed(near.inode), None)
     return (path, remote.size, record.md5, *stamps, remote.etag)
-
-
-def _stamps(near: LocalState) -> tuple[object, ...]:
-    return (near.mtime_ns, near.ctime_ns, _signed(near.inode), None)
 
 
 def _signed(number: int) -> int:
@@ -395,13 +400,6 @@ PAGE = 5000
 _GONE = ""
 
 SeenRow = tuple[str, int, bytes | None, str]
-
-
-class Known(NamedTuple):
-    """One path of ``known_rows`` with the record's size, MD5 and ETag, or what was listed instead."""
-
-    path: str
-    state: RemoteState | None
 
 
 class Differences:
@@ -530,14 +528,6 @@ def known_checksums(db: sqlite3.Connection, root: int, names: Sequence[str]) -> 
     return db.execute(query, (root, *names)).fetchall()
 
 
-def store_checksums(db: sqlite3.Connection, root: int, rows: Iterable[tuple[str, str, bytes]]) -> None:
-    """Store names, ETags and CRC64s; the caller holds a transaction."""
-    db.executemany(
-        "INSERT OR REPLACE INTO checksums (root, name, etag, crc64) VALUES (?, ?, ?, ?)",
-        [(root, *row) for row in rows],
-    )
-
-
 def drop(db: sqlite3.Connection, root: int, paths: list[str]) -> None:
     """Remove paths that now have a record, or are gone; the caller holds a transaction."""
     if db.execute("SELECT 1 FROM seen WHERE root = ? LIMIT 1", (root,)).fetchone():
@@ -590,8 +580,8 @@ def known_blob(db: sqlite3.Connection, root: int, path: str) -> RemoteState | No
     return None
 
 
-def known_page(db: sqlite3.Connection, root: int, after: str, end: str) -> list[Known]:
-    """Some paths that the container presumably holds, or presumably lost, in order, from ``after`` on.
+def known_page(db: sqlite3.Connection, root: int, after: str, end: str) -> list[tuple[str, RemoteState | None]]:
+    """Some paths that the container presumably holds, or presumably lost (None), in order, from ``after`` on.
 
     A record without a matching blob (``--keep`` makes such) says nothing about the container.
     """
@@ -603,4 +593,4 @@ def known_page(db: sqlite3.Connection, root: int, after: str, end: str) -> list[
         " ORDER BY path LIMIT :page"
     )
     rows = db.execute(query, {"root": root, "after": after, "end": end, "page": PAGE})
-    return [Known(path, None if etag == _GONE else RemoteState(size, etag, md5)) for path, size, md5, etag in rows]
+    return [(path, None if etag == _GONE else RemoteState(size, etag, md5)) for path, size, md5, etag in rows]

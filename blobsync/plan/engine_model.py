@@ -127,7 +127,8 @@ def azcopy_seconds(work: Work) -> float:
         (_cpu(cost, work) + _cpu(around, work)) / work.cores,
         _md5_of_largest(work),
     )
-    if not _end_is_seen(work):
+    # Else blobsync knows that azcopy is done before azcopy does.
+    if work.route is not Route.DOWNLOAD and not (work.route is Route.UPLOAD and work.files <= CHATTY_FILES):
         working = max(1, math.ceil(working / _AZCOPY_STEP)) * _AZCOPY_STEP
     return cost.start + around.start + working
 
@@ -176,11 +177,6 @@ def _cpu(cost: EngineCost, work: Work) -> float:
 
 def _md5_of_largest(work: Work) -> float:
     return work.largest * _MD5_BYTE if work.hashing else 0.0
-
-
-def _end_is_seen(work: Work) -> bool:
-    """Whether blobsync knows that azcopy is done before azcopy does."""
-    return work.route is Route.DOWNLOAD or (work.route is Route.UPLOAD and work.files <= CHATTY_FILES)
 
 
 def _text(seconds: float) -> str:

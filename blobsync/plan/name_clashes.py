@@ -121,7 +121,7 @@ def settle(
     ``writing`` is the action that writes here: a download's ``TRANSFER``, an upload's ``ADOPT``. ``names`` are those of
     ``parts``, empty if nothing is local.
     """
-    if not names_may_meet(names):
+    if not any(each.followed for each in names) and not _overlap([each.root for each in names]):
         return tuple(parts)
     # Sorted by real path, then each part by its own paths again.
     places = SortedRuns(spill)
@@ -143,11 +143,6 @@ def settle(
         replace(part, actions=actions_of(part.actions).replaced(map(PACKED_ACTION.unpack, rows)))
         for part, rows in zip(parts, changed, strict=True)
     )
-
-
-def names_may_meet(names: Sequence[Names]) -> bool:
-    """Whether two names may be the same file."""
-    return any(each.followed for each in names) or _overlap([each.root for each in names])
 
 
 def _overlap(roots: Sequence[str]) -> bool:

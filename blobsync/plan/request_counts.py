@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.plan.blocks import ONE_REQUEST, block_size
-from blobsync.plan.transfer_plan import Action, PlanPart, Route, TransferPlan
+from blobsync.plan.transfer_plan import Action, Route, TransferPlan
 
 # https://learn.microsoft.com/rest/api/storageservices/list-blobs#uri-parameters
 _PAGE = 5000
@@ -40,17 +40,13 @@ def planned_operations(plan: TransferPlan) -> Operations:
             elif action.action is Action.ADOPT:
                 _add(found, part.route.opposite, action.size, action.size)
             elif action.action is Action.DELETE:
-                found.delete += _is_blob(part)
+                found.delete += isinstance(part.destination, BlobLocation)
     return found
 
 
 def leaves_account(plan: TransferPlan) -> bool:
     """Whether the bytes that move leave an account."""
     return plan.route in (Route.DOWNLOAD, Route.CROSS_ACCOUNT)
-
-
-def _is_blob(part: PlanPart) -> bool:
-    return isinstance(part.destination, BlobLocation)
 
 
 def _add(found: Operations, route: Route, size: int, moving: int) -> None:

@@ -86,16 +86,8 @@ Connect = Callable[[StorageAccount], BlobStore]
 CheckRights = Callable[[StorageAccount, str], tuple[str, ...]]
 
 
-def _no_check(account: StorageAccount, needs: str) -> tuple[str, ...]:
-    return ()
-
-
 # Why the service of the second account cannot fetch from the first, a source outside Azure; empty if it may.
 WhyNotFetched = Callable[[StorageAccount, StorageAccount], str]
-
-
-def _always_fetched(source: StorageAccount, destination: StorageAccount) -> str:
-    return ""
 
 
 @runtime_checkable
@@ -113,8 +105,8 @@ class Connections:
         self,
         clusters: Sequence[Cluster],
         connect: Connect,
-        check_rights: CheckRights = _no_check,
-        why_not_fetched: WhyNotFetched = _always_fetched,
+        check_rights: CheckRights = lambda account, needs: (),
+        why_not_fetched: WhyNotFetched = lambda source, destination: "",
     ) -> None:
         self._connect = connect
         self._why_not_fetched = why_not_fetched

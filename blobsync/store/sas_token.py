@@ -65,11 +65,6 @@ def ordered_rights(rights: str) -> str:
     return "".join(letter for letter in _ORDER if letter in rights)
 
 
-def known_rights(rights: str) -> str:
-    """The known letters, in order."""
-    return "".join(letter for letter in _ORDER if letter in rights)
-
-
 def rights_in_words(rights: str) -> str:
     """Format ``rl`` as ``read, list``."""
     return ", ".join(_WORDS.get(letter, letter) for letter in rights)
@@ -187,10 +182,11 @@ def check_token(
     else:
         missing = "".join(letter for letter in needs if letter not in token.permissions)
         if missing:
+            known = "".join({*token.permissions} & {*_ORDER})
             raise SasPermissionError(
                 f"the SAS for {container} needs {ordered_rights(missing)} ({rights_in_words(missing)}), "
                 f"has {token.permissions}",
-                hint=f"make one with the rights {ordered_rights(needs + known_rights(token.permissions))}",
+                hint=f"make one with the rights {ordered_rights(needs + known)}",
             )
         warnings = []
     left = remaining(token, now)
