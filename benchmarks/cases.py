@@ -83,8 +83,8 @@ _ON_AZURITE = (
         "1k",
         "one file of 1 KiB",
         ONE_SMALL,
-        {"azcopy": 0.12, "rclone": 1.6},
-        {"azcopy": 0.12, "rclone": 1.6},
+        {"azcopy": 0.12},
+        {"azcopy": 0.12},
         quick=True,
     ),
     *_both(

@@ -15,6 +15,7 @@ import pytest
 
 from blobsync.base.errors import AccessDeniedError, FailureCode, FileFailure, StorageError, TransferCancelledError
 from blobsync.base.events import BytesMoved, Event, Listener
+from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plan_reasons import Reason
 from blobsync.direct.engine import DirectEngine
@@ -456,6 +457,55 @@ def test_a_copy_that_patterns_hide_is_used_where_it_holds_the_version(command: s
     # The source's end gets it only if it lacks it.
     way, source = ("get", "here") if command == "u" else ("put", "there")
     assert ((way, f"store/data/v/{action.aside}") in asked) is (end not in (source, "both"))
+
+
+@pytest.mark.parametrize(
+    ("aside", "now", "counts"),
+    [
+        (b"mine, and longer", b"mine, and longer", True),
+        (b"mine, and LONGER", b"mine, and longer", False),
+        (b"edited since", b"edited since", False),
+        (b"mine, and longer", None, False),
+    ],
+)
+def test_a_copy_that_is_there_is_compared_with_the_version_of_the_plan_by_its_bytes(
+    aside: bytes, now: bytes | None, counts: bool, world: World
+) -> None:
+    edit_both(world)
+    # Of another size than the record's: the plan need not read it.
+    write(world, "v/a.txt", b"mine, and longer")
+    part, actions = opened(world, world.plan("d", "data", options=TransferOptions(keep="both")))
+    assert [isinstance(each.destination, LocalState) and each.destination.md5 for each in actions] == [None]
+    write(world, f"v/{actions[0].aside}", aside)
+    if now is None:
+        (world.root / "data/v/a.txt").unlink()
+    elif now != b"mine, and longer":
+        write(world, "v/a.txt", now)
+    kept, failed = conflict_resolution.set_aside(part, actions, [DirectEngine])
+    assert (len(kept), len(failed)) == ((1, 0) if counts else (0, 1))
+
+
+def test_an_end_that_cannot_be_asked_or_holds_something_else_gets_the_copy_or_the_file_is_left_alone(
+    world: World,
+) -> None:
+    edit_both(world)
+    options = TransferOptions(keep="both", include=("/v/a.txt",))
+    ((_, action),) = world.plan("d", "data", options=options).each()
+    name = f"store/data/v/{action.aside}"
+    world.store("eu").add(name, b"something else")
+    result = world.run("d", "data", options=options)
+    assert "data/v/a.txt" in [failure.path for failure in result.failures]
+    assert (here(world)["v/a.txt"], there(world)["v/a.txt"]) == (b"mine", b"theirs")
+    del world.store("eu").blobs[name]
+
+    def refuse(request: Request) -> None:
+        if (request.operation, request.name) == ("head", name):
+            world.store("eu").before = lambda request: None
+            raise StorageError("no", status=400)
+
+    world.store("eu").before = refuse
+    assert world.run("d", "data", options=options).ok
+    assert world.store("eu").body(name) == b"mine" and here(world) == there(world)
 
 
 def test_a_local_file_that_was_edited_since_the_plan_is_left_alone(world: World) -> None:
