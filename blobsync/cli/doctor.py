@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.exit_codes import ExitCode
-from blobsync.cli.output import Result
+from blobsync.cli.output import Result, fields_of
 from blobsync.cli.session import NO_CLUSTER, Commands, Session, command, option
 
 if TYPE_CHECKING:
     from blobsync.base.check_results import CheckResult
 
+_FACTS = ("about", "detail", "hint")
 _MARKS = {"ok": "ok  ", "untried": "?   ", "warn": "warn", "fail": "FAIL"}
 
 
@@ -40,14 +41,7 @@ def doctor(session: Session) -> Result:
     found = list(_findings(session))
     data = {
         "findings": [
-            {
-                "cluster": cluster,
-                "about": each.about,
-                "check": each.name,
-                "status": each.status.value,
-                "detail": each.detail,
-                "hint": each.hint,
-            }
+            {"cluster": cluster, "status": each.status.value, "check": each.name, **fields_of(each, *_FACTS)}
             for cluster, each in found
         ]
     }

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.formatting import count_text, zulu_text
+from blobsync.cli.output import fields_of
 from blobsync.cli.tables import table
 from blobsync.cli.text_width import columns_of, wrapped
 from blobsync.jobs.timeline import age, lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
@@ -81,6 +82,16 @@ def job_data(record: JobRecord) -> dict[str, Any]:
     }
 
 
+# What of a job that was just submitted is shown.
+ACCEPTED = ("job_id", "native_id", "url", "backend", "cluster", "status", "code_digest", "resubmission_of", "ssh")
+
+
+def accepted_data(record: JobRecord) -> dict[str, Any]:
+    """A job that was just submitted, for ``--json``."""
+    known = job_data(record)
+    return {name: known[name] for name in ACCEPTED}
+
+
 def _infos(record: JobRecord) -> list[TaskInfo]:
     return [task.info for task in record.tasks]
 
@@ -115,9 +126,7 @@ def task_data(rows: Sequence[TaskRow]) -> list[dict[str, Any]]:
             "index": row.task.number,
             "parameters": dict(row.task.parameters),
             "status": row.task.state.value,
-            "exit_code": row.task.exit_code,
-            "restarts": row.task.info.restarts,
-            "reason": row.task.info.reason,
+            **fields_of(row.task.info, "exit_code", "restarts", "reason"),
             "started": _iso(row.task.info.started),
             "ended": _iso(row.task.info.ended),
             "elapsed_seconds": None if row.seconds is None else int(row.seconds),
@@ -256,13 +265,8 @@ def cause_data(findings: Iterable[FoundCause]) -> list[dict[str, Any]]:
     """The causes for ``--json``."""
     return [
         {
-            "code": finding.cause.code,
-            "meaning": finding.cause.meaning,
-            "retriable": finding.cause.retriable,
-            "log": finding.log,
-            "line_number": finding.line_number,
-            "line": finding.line,
-            "count": finding.count,
+            **fields_of(finding.cause, "code", "meaning", "retriable"),
+            **fields_of(finding, "log", "line_number", "line", "count"),
         }
         for finding in findings
     ]

@@ -17,13 +17,13 @@ from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text
 from blobsync.cli.confirm import confirm
 from blobsync.cli.job_text import (
+    accepted_data,
     cause_data,
     cause_lines,
     job_data,
     nodes_text,
     planned_tasks,
     short_id,
-    ssh_line,
     state_text,
 )
 from blobsync.cli.output import Result
@@ -456,34 +456,20 @@ def _accepted(session: Session, submitted: Sequence[Submitted], errors: Sequence
             session.note(f"next: blobsync q {short}" if record.tasks else f"next: blobsync logs {short} -F")
         return code
 
-    answers = [_answer(one.record) for one in submitted]
+    answers = [accepted_data(one.record) for one in submitted]
     lines = [line for answer in answers for line in (answer["job_id"], answer["url"]) if line]
     data = answers[0] if len(answers) == 1 and not errors else {"jobs": answers}
     return Result(data, lines, errors, code, then=say_next)
 
 
-def _answer(record: JobRecord) -> dict[str, Any]:
-    return {
-        "job_id": record.run_id,
-        "native_id": record.ref.native_id,
-        "url": record.ref.url or None,
-        "backend": record.backend,
-        "cluster": record.cluster,
-        "status": record.info.state.value,
-        "code_digest": record.spec.code.digest if record.spec.code else None,
-        "resubmission_of": record.successor_of or None,
-        "ssh": ssh_line(record) or None,
-    }
-
-
 def _waited(session: Session, jobs: Jobs, record: JobRecord) -> Result:
     """Print the job's log lines as they arrive; with --json only how it ended."""
-    result = Result(_answer(record), live=True, texts=True)
+    result = Result(accepted_data(record), live=True, texts=True)
     session.note(f"submitted {record.run_id} {record.ref.url}".rstrip())
 
     def end() -> None:
         ended = jobs.wait(record)
-        result.data = {**_answer(ended), "exit_code": ended.info.exit_code, "reason": ended.info.reason}
+        result.data = {**accepted_data(ended), "exit_code": ended.info.exit_code, "reason": ended.info.reason}
         result.exit_code = exit_code_of(ended)
         if result.exit_code and not session.json:
             session.note(state_line(ended))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import FailureCode, FileFailure, NothingMatchedError, ShapeConflictError, UsageError
-from blobsync.base.events import Expected, FilesDone, Listener, Note, Phase
+from blobsync.base.events import Expected, FilesDone, Listener, Note, Phase, SilentListener
 from blobsync.base.locations import reaches_another
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.config.mapping import Resolution
@@ -212,13 +211,9 @@ def remove(
 
 def write_begun(deletions: Sequence[Deletion], folder: Path, cluster: str) -> Path | None:
     """A receipt of what is about to be deleted, for who undoes a removal that is killed; None if none is written."""
-    planned = [
-        (shown(blob.name), blob) for each in deletions for shown in [_shown_at(each.place)] for blob in each.blobs
-    ]
-    places = [str(each.place.remote) for each in deletions]
-    with suppress(OSError):
-        return ledger.write_removal(folder, cluster, places, ledger.Deletions((), planned), (), interrupted=True)
-    return None
+    shown = ((each, _shown_at(each.place)) for each in deletions)
+    planned = [(name(blob.name), blob) for each, name in shown for blob in each.blobs]
+    return _leave_receipt(_Result(unsure=planned), deletions, SilentListener(), folder, cluster, interrupted=True)
 
 
 @dataclass(slots=True)

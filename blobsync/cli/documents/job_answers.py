@@ -23,6 +23,7 @@ from blobsync.cli.documents.kinds import (
     of_fields,
     record,
 )
+from blobsync.cli.job_text import ACCEPTED
 from blobsync.jobs.first_free import Candidate
 from blobsync.jobspec.spec import State
 from blobsync.tunnels.named import NamedTunnel
@@ -99,12 +100,7 @@ _TASK = record(
     {
         "index": COUNT,
         "parameters": by_name(TEXT),
-        "status": _STATUS,
-        "exit_code": maybe(INTEGER),
-        "restarts": COUNT,
-        "reason": TEXT,
-        "started": maybe(MOMENT),
-        "ended": maybe(MOMENT),
+        **{name: _JOB_FIELDS[name] for name in ("status", "exit_code", "restarts", "reason", "started", "ended")},
         "elapsed_seconds": maybe(NUMBER),
         "last_line": described(TEXT, "of its log; empty with --metric"),
         "metric": described(maybe(NUMBER), "with --metric FILE:FIELD"),
@@ -125,17 +121,7 @@ _REPORT = record(
 _LISTED = record({"jobs": list_of(JOB), "experiment": maybe(TEXT), "more": COUNT})
 _ATTEMPT = record({**_JOB_FIELDS, "causes": list_of(_CAUSE), "next_job_id": maybe(TEXT)})
 
-_ACCEPTED = {
-    "job_id": TEXT,
-    "native_id": TEXT,
-    "url": maybe(TEXT),
-    "backend": TEXT,
-    "cluster": TEXT,
-    "status": _STATUS,
-    "code_digest": maybe(TEXT),
-    "resubmission_of": maybe(TEXT),
-    "ssh": maybe(TEXT),
-}
+_ACCEPTED = {name: _JOB_FIELDS[name] for name in ACCEPTED}
 _CHOICE = {"choice": described(list_of(record(of_fields(Candidate))), "with -c a,b: the clusters that were asked")}
 _PLANNED = described(
     list_of(record({"index": COUNT, "parameters": by_name(TEXT), "command": list_of(TEXT)})), "of a sweep"

@@ -146,13 +146,12 @@ class _Query(NamedTuple):
     show: str
     text: str
     sort: str
-    number: int
+    page: int
 
     def query(self, **changes: Any) -> str:
         """The query string of these parameters with ``changes``."""
         values = {**self._asdict(), **changes}
-        given = {"path": values["path"], "show": values["show"], "text": values["text"], "sort": values["sort"]}
-        return "?" + urlencode({name: value for name, value in {**given, "page": values["number"]}.items() if value})
+        return "?" + urlencode({name: value for name, value in values.items() if value})
 
 
 def _asked(request: Request) -> _Query:
@@ -185,8 +184,8 @@ def _folder(asked: _Query, cached: CachedStatus[FolderStatus]) -> dict[str, Any]
     """The values for the part of the page that is updated live."""
     status = cached.status
     names = chosen_names(status, asked.show, asked.text, asked.sort) if status else []
-    asked = asked._replace(number=min(asked.number, max(0, len(names) - 1) // PAGE_NAMES))
-    first = asked.number * PAGE_NAMES
+    asked = asked._replace(page=min(asked.page, max(0, len(names) - 1) // PAGE_NAMES))
+    first = asked.page * PAGE_NAMES
     return {
         "asked": asked,
         "cached": cached,

@@ -39,25 +39,19 @@ _KINDS: Mapping[str, tuple[State, ...]] = {
 class _Query(NamedTuple):
     """The parameters of the address."""
 
-    kind: str
+    state: str
     cluster: str
     text: str
-    number: int
+    page: int
 
     @property
     def filter(self) -> JobFilter:
-        return JobFilter(_KINDS.get(self.kind, ()), self.cluster or None, self.text)
+        return JobFilter(_KINDS.get(self.state, ()), self.cluster or None, self.text)
 
     def query(self, **changes: Any) -> str:
         """The query string of these parameters with ``changes``."""
         values = {**self._asdict(), **changes}
-        given = {
-            "state": values["kind"],
-            "cluster": values["cluster"],
-            "text": values["text"],
-            "page": values["number"],
-        }
-        return "?" + urlencode({name: value for name, value in given.items() if value not in ("", 1)})
+        return "?" + urlencode({name: value for name, value in values.items() if value not in ("", 1)})
 
 
 def _asked(request: Request) -> _Query:
@@ -83,16 +77,16 @@ def _show(request: Request) -> Response:
 def _listed(source: Source, asked: _Query) -> dict[str, Any]:
     """The values for the list of jobs."""
     jobs = open_jobs(source.root, environ=source.environ)
-    chosen = replace(asked.filter, text="") if asked.kind == _ALL_USERS else asked.filter
-    found = jobs.page(chosen, limit=PAGE_JOBS, offset=(asked.number - 1) * PAGE_JOBS)
+    chosen = replace(asked.filter, text="") if asked.state == _ALL_USERS else asked.filter
+    found = jobs.page(chosen, limit=PAGE_JOBS, offset=(asked.page - 1) * PAGE_JOBS)
     last = max(1, -(-found.total // PAGE_JOBS))
-    if asked.number > last:
-        return _listed(source, asked._replace(number=last))
+    if asked.page > last:
+        return _listed(source, asked._replace(page=last))
     kinds: list[tuple[str, str, int | None]] = [("", "All", sum(found.states.values()))]
     kinds += [(kind, kind.title(), sum(found.states.get(one, 0) for one in states)) for kind, states in _KINDS.items()]
     kinds.append((_ALL_USERS, "All users", None))
-    values = {"asked": asked, "kinds": kinds, "first": (asked.number - 1) * PAGE_JOBS, "last_page": last}
-    if asked.kind != _ALL_USERS:
+    values = {"asked": asked, "kinds": kinds, "first": (asked.page - 1) * PAGE_JOBS, "last_page": last}
+    if asked.state != _ALL_USERS:
         return {**values, "rows": _rows(found.records), "total": found.total}
     shared = jobs.list(limit=PAGE_JOBS, cluster=asked.cluster or None, all_users=True)
     rows = _rows(shared.records)
@@ -115,7 +109,7 @@ def _follow(request: Request) -> Response:
             "job-problems": fragment("job_problems.html", problems=values["problems"]),
         }
 
-    return live_parts(request, look, _EVERY_OF_CONTAINERS if asked.kind == _ALL_USERS else _EVERY)
+    return live_parts(request, look, _EVERY_OF_CONTAINERS if asked.state == _ALL_USERS else _EVERY)
 
 
 def _compare(request: Request) -> Response:
