@@ -26,7 +26,7 @@ from blobsync.node.job_checkpoints import restore_checkpoint
 from blobsync.node.job_stores import JobStores
 from blobsync.node.machine import describe_machine, heartbeat, run_into_log
 from blobsync.node.ranks import NotReadyError, master_address, ranks_of_node
-from blobsync.node.transfers import NodeProgress, NodeTransfers
+from blobsync.node.transfers import NodeTransfers
 
 
 def make_ready(job: NodeJob, places: JobStores) -> None:
@@ -68,36 +68,35 @@ def restore_again(job: NodeJob, places: JobStores) -> None:
 def _make_ready(job: NodeJob, places: JobStores) -> None:
     job.root.parent.mkdir(parents=True, exist_ok=True)
     describe_machine(job, ProcessRunner())
-    transfers = NodeTransfers(job)
-    try:
-        with _heartbeats(job, transfers.progress):
+    with _transfers(job) as transfers:
+        try:
             _place_code(job, places, transfers)
             _forget_sets(job)
             place_folders(job, places, transfers)
             transfers.progress.begin("setup")
             _run_setup(job)
-    finally:
-        transfers.close()
-        if not job.in_place:
-            shutil.rmtree(job.beside(KEPT), ignore_errors=True)
+        finally:
+            if not job.in_place:
+                shutil.rmtree(job.beside(KEPT), ignore_errors=True)
 
 
 @contextmanager
-def _heartbeats(job: NodeJob, progress: NodeProgress) -> Iterator[None]:
-    """Say while a node is made ready that it lives, and how far that is: data may take hours to come."""
-    done = threading.Event()
+def _transfers(job: NodeJob) -> Iterator[NodeTransfers]:
+    """Transfers of the job. Says meanwhile that the node lives, and how far they are: data may take hours to come."""
+    transfers, done = NodeTransfers(job), threading.Event()
 
     def beat() -> None:
         while not done.wait(job.sync_seconds):
-            job.say(heartbeat(job, ProcessRunner(), preparing=progress.text))
+            job.say(heartbeat(job, ProcessRunner(), preparing=transfers.progress.text))
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
     try:
-        yield
+        yield transfers
     finally:
         done.set()
         thread.join()
+        transfers.close()
 
 
 def _restore_again(job: NodeJob, places: JobStores) -> None:
@@ -105,15 +104,12 @@ def _restore_again(job: NodeJob, places: JobStores) -> None:
     one node than on another."""
     job.say("the files of an earlier start are here; only the checkpoint is looked at again")
     _forget_sets(job)
-    transfers = NodeTransfers(job)
     try:
-        with _heartbeats(job, transfers.progress):
+        with _transfers(job) as transfers:
             for entry in job.folders("upload"):
                 restore_checkpoint(job, places, transfers, entry)
     except BlobsyncError as error:
         raise NotReadyError(_sentence(error)) from error
-    finally:
-        transfers.close()
 
 
 def _forget_sets(job: NodeJob) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from blobsync.backends.kubernetes import replies
 from blobsync.backends.kubernetes.kubectl import Kubectl
-from blobsync.backends.kubernetes.namespace import Place, recorded_place
+from blobsync.backends.kubernetes.namespace import Place, at_a_time, recorded_place
 from blobsync.backends.kubernetes.object_names import CANCELED_NOTE, RENEWED_NOTE, object_name
 from blobsync.backends.kubernetes.pod import CONTAINER, END_ALONE, FILES, RUN_DIR
 from blobsync.backends.kubernetes.pod_logs import KnownBytes, PodLogs
@@ -45,8 +45,6 @@ from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo,
 
 # A job that has to stop keeps so many seconds of its time.
 _AT_ONCE = 1
-# Each deletion runs kubectl once.
-_AT_A_TIME = 4
 _SHELL = "command -v bash >/dev/null && exec bash; exec sh"
 
 
@@ -135,8 +133,7 @@ class KubernetesBackend:
         jobs = self._jobs(place, ref)
         if not jobs:
             raise JobNotFoundError(f"the cluster does not know {ref.run_id}")
-        with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            list(pool.map(lambda job: _cancel(place, job), jobs))
+        at_a_time(partial(_cancel, place), jobs)
 
     def cancel_task(self, ref: JobRef, number: int) -> None:
         place, name = self._place_of(ref), object_name(ref.run_id)
@@ -180,8 +177,7 @@ class KubernetesBackend:
             by_place.setdefault(self._place_of(ref), []).append(object_name(ref.run_id))
         for place, names in by_place.items():
             kept = replies.names_of(place.ours("Secret", names), names)
-            with ThreadPoolExecutor(_AT_A_TIME) as pool:
-                list(pool.map(lambda name, place=place: place.delete("Secret", name), kept))
+            at_a_time(partial(place.delete, "Secret"), kept)
 
     def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
         python = read_settings(self._cluster).python

@@ -6,8 +6,9 @@ https://kueue.sigs.k8s.io
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from blobsync.backends.kubernetes.kubectl import CLUSTER_WIDE, Kubectl
@@ -17,6 +18,7 @@ from blobsync.jobspec.spec import JobRef
 
 # Up to so many jobs are requested by their names; for more, all of ours.
 _BY_NAME = 50
+_AT_A_TIME = 4
 _GROUPS = {
     "CSIDriver": "/apis/storage.k8s.io/v1",
     "Job": "/apis/batch/v1",
@@ -24,6 +26,10 @@ _GROUPS = {
 }
 _NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _CONTEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,253}")
+
+
+_One = TypeVar("_One")
+_Made = TypeVar("_Made")
 
 
 class Place:
@@ -75,6 +81,12 @@ class Place:
         if 0 < len(names) <= _BY_NAME:
             return self.get(kind, labelSelector=f"{RUN_LABEL} in ({','.join(names)})".replace(" ", "+"))
         return self.get(kind, labelSelector=f"{MANAGED_BY}={US}")
+
+
+def at_a_time(call: Callable[[_One], _Made], each: Iterable[_One]) -> list[_Made]:
+    """The results of requests, some at a time: each runs kubectl once."""
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        return [*pool.map(call, each)]
 
 
 def _plural(kind: str) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 from blobsync.backends.kubernetes.kubectl import CLUSTER_WIDE, Kubectl, KubernetesRefusal, Right
-from blobsync.backends.kubernetes.namespace import Place, demand_queue
+from blobsync.backends.kubernetes.namespace import Place, at_a_time, demand_queue
 from blobsync.backends.kubernetes.pod_security import RESTRICTED, enforced_level
 from blobsync.backends.kubernetes.request import KubernetesRequest
 from blobsync.backends.kubernetes.settings import KubernetesSettings
@@ -15,8 +14,6 @@ from blobsync.base.errors import BackendDeniedError, BlobsyncError, JobNotFoundE
 
 OK, UNTRIED, WARN, FAIL = CheckStatus.OK, CheckStatus.UNTRIED, CheckStatus.WARN, CheckStatus.FAIL
 
-# Each check runs kubectl once.
-_AT_ONCE = 4
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _CSI_DRIVER = "blob.csi.azure.com"
 
@@ -102,8 +99,7 @@ class _Look:
     def rights(self, request: KubernetesRequest | None) -> Iterator[CheckResult]:
         needed = [*_ALWAYS, *(_FOR_MOUNTS if _mounts(request) else ())]
         try:
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                allowed = dict(zip((*needed, _ENTER), pool.map(self._may, (*needed, _ENTER)), strict=True))
+            allowed = dict(zip((*needed, _ENTER), at_a_time(self._may, (*needed, _ENTER)), strict=True))
         except BlobsyncError as error:
             yield CheckResult(self._about, "rights", UNTRIED, f"could not be asked: {error.message}", error.hint)
             return

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from blobsync.backends.kubernetes import replies
 from blobsync.backends.kubernetes.kubectl import KubernetesRefusal
-from blobsync.backends.kubernetes.namespace import Place, demand_queue
+from blobsync.backends.kubernetes.namespace import Place, at_a_time, demand_queue
 from blobsync.backends.kubernetes.object_names import QUEUE_LABEL, job_names, object_name, pull_name
 from blobsync.backends.kubernetes.pod import mount_names
 from blobsync.backends.kubernetes.pod_security import RESTRICTED, enforced_level
@@ -25,11 +24,6 @@ from blobsync.base.errors import (
     SubmissionError,
 )
 from blobsync.jobspec.spec import JobRef, JobSpec, Secrets
-
-# Each request runs kubectl once.
-_AT_A_TIME = 4
-_One = TypeVar("_One")
-_Made = TypeVar("_Made")
 
 
 class Submission:
@@ -49,7 +43,8 @@ class Submission:
             self._place.kubectl.check_versions()
             self._demand_queue(request)
             request = self._admitted(request)
-            jobs = self._at_a_time(self._make_job, request.suspended_jobs())
+            first, *others = request.suspended_jobs()
+            jobs = [self._make_job(first), *at_a_time(self._make_job, others)]
         except DOUBTFUL as error:
             return self._find_lost(error)
         except BlobsyncError as error:
@@ -60,7 +55,7 @@ class Submission:
             for body in request.owned([job.uid for job in jobs], secrets, login):
                 self._make(body)
             release = request.release(int(time.time()))
-            self._at_a_time(lambda job: self._place.patch_job(job.name, release), jobs[1:])
+            at_a_time(lambda job: self._place.patch_job(job.name, release), jobs[1:])
             # Last: what is said of a submission is said of this one.
             self._place.patch_job(self._name, release)
         except DOUBTFUL as error:
@@ -98,12 +93,6 @@ class Submission:
         where, who = f"the namespace {self._place.namespace} admits restricted pods only", fitting.user
         self._place.kubectl.note(f"{where}: the job runs as user {who}; kubernetes.security_context chooses another")
         return fitting
-
-    def _at_a_time(self, call: Callable[[_One], _Made], each: Sequence[_One]) -> list[_Made]:
-        """The results for the first, then for the others, some at a time."""
-        first = [call(one) for one in each[:1]]
-        with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            return [*first, *pool.map(call, each[1:])]
 
     def _make_job(self, body: Mapping[str, Any]) -> KubernetesJob:
         name = str(body["metadata"]["name"])
