@@ -182,6 +182,9 @@ class SideBySide:
 
 _T = TypeVar("_T")
 
+# What an account charges requests as; all others are writes.
+_KINDS = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
+
 # https://learn.microsoft.com/rest/api/storageservices/versioning-for-the-azure-storage-services
 # Old enough for every sovereign cloud and Azurite, new enough for 4000 MiB blocks, Put Blob From URL with
 # OAuth, and listings that encode names XML cannot hold.
@@ -314,9 +317,14 @@ class BlobHttp:
             if self._host_state.fails_soon and self._host_state.down >= _SHORT_OUTAGE:
                 raise self._unreachable(failures.trouble, failures.tries)
             asked, began = None, time.monotonic()
-            attempt = self._attempt(method, path, query, headers, body, most)
+            signed = {"x-ms-version": API_VERSION, "User-Agent": "blobsync", **headers}
+            signed |= {} if body is None else {"Content-Length": str(len(body))}
+            text = self.signer.sign(method, path, query, signed)
+            # The transport adds the length of the body.
+            signed.pop("Content-Length", None)
+            attempt = HttpRequest(method, f"{path}?{text}" if text else path, signed, body, most)
+            self.requests["list" if query.get("comp") == "list" else _KINDS.get(method, "write")] += 1
             try:
-                self.requests[_kind_of(method, query)] += 1
                 response: Response = yield attempt
             except TransportError as error:
                 if error.trouble in (Trouble.TOO_LARGE, Trouble.NOT_TRUSTED):
@@ -342,23 +350,6 @@ class BlobHttp:
                 asked = response.headers.get("Retry-After")
                 _drain(response)
             yield failures.wait(asked)
-
-    def _attempt(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes | FileBody | None,
-        most: int,
-    ) -> HttpRequest:
-        signed = {"x-ms-version": API_VERSION, "User-Agent": "blobsync", **headers}
-        if body is not None:
-            signed["Content-Length"] = str(len(body))
-        text = self.signer.sign(method, path, query, signed)
-        # The transport adds the length of the body.
-        signed.pop("Content-Length", None)
-        return HttpRequest(method, f"{path}?{text}" if text else path, signed, body, most)
 
     def _exchange(self, attempt: HttpRequest, sent: Sent | None) -> Response:
         if self.closing.is_set():
@@ -454,13 +445,6 @@ def _guard_of(endpoint: str, environ: Mapping[str, str], trusted: Trusted | None
             raise TransportError(Trouble.NOT_TRUSTED, listener_text(endpoint, found))
 
     return demand_trusted
-
-
-def _kind_of(method: str, query: Mapping[str, str]) -> str:
-    """What an account charges a request as."""
-    if query.get("comp") == "list":
-        return "list"
-    return {"GET": "read", "HEAD": "read", "DELETE": "delete"}.get(method, "write")
 
 
 def _drain(response: Response) -> None:
