@@ -281,7 +281,9 @@ def test_a_receipt_is_text_that_people_can_read_one_file_a_line(tmp_path: Path) 
     # What is between two of them, in a name, and more than are written at a time.
     names = ["one", 'two"}, {"', *map(str, range(100))]
     removed = Deletions([(name, blob) for name in names], ())
-    lines = write_removal(tmp_path, "eu", [], removed, []).read_text().splitlines()
+    text = write_removal(tmp_path, "eu", [], removed, []).read_text()
+    assert [each["path"] for each in json.loads(text)["deleted_files"]] == names
+    lines = text.splitlines()
     assert (lines[0], lines[-1]) == ("{", "}")
     assert ' "cluster": "eu",' in lines and "," not in lines
     assert [json.loads(line.rstrip(","))["path"] for line in lines if line.startswith('  {"path"')] == names
