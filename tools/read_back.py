@@ -378,7 +378,6 @@ ROWS: tuple[ReadBack, ...] = (
             "local.ignore_patterns:_read",
             "plan.saved_plan:load",
             "project.browse:file_beginning",
-            "project.content:_read_file",
             "project.content:_size",
         ),
     ),

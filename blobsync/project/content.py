@@ -18,7 +18,7 @@ from blobsync.config.mapping import Resolution
 from blobsync.local.files import hash_file
 from blobsync.local.index import Index
 from blobsync.plan.pairing import known_equal
-from blobsync.project.browse import blob_at, has_folder, nothing_at
+from blobsync.project.browse import blob_at, file_beginning, has_folder, nothing_at
 from blobsync.store.open_locations import Connections, OpenBlob, blob_md5
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.fresh_look import remote_state
@@ -152,7 +152,7 @@ def difference(connections: Connections, index: Index, place: Resolution) -> Fil
         return FileDifference(place.path, "remote_only", None, blob.size, blob.etag)
     if max(here, blob.size) > MOST_BYTES:
         return _of_large(end, index, place, blob)
-    mine, theirs = _read_file(place), b"".join(_pieces(end, place, blob))
+    mine, theirs = file_beginning(place, MOST_BYTES).data, b"".join(_pieces(end, place, blob))
     sides = (len(mine), len(theirs), blob.etag)
     if mine == theirs:
         return FileDifference(place.path, "equal", *sides)
@@ -186,13 +186,5 @@ def _size(place: Resolution) -> int | None:
             return os.fstat(file.fileno()).st_size
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        raise LocalFileError(f"{place.path}: {error.strerror}", path=place.path) from error
-
-
-def _read_file(place: Resolution) -> bytes:
-    try:
-        with open(place.local, "rb", opener=regular_only) as file:
-            return file.read()
     except OSError as error:
         raise LocalFileError(f"{place.path}: {error.strerror}", path=place.path) from error

@@ -288,15 +288,15 @@ class KeptFolder:
     ) -> None:
         self.path = leg.part.path
         self._report, self._until_idle = report, until_idle
-        self._upload = _FolderUpload(leg, opened, emit)
-        request = self._upload.request()
+        self.upload = _FolderUpload(leg, opened, emit)
+        request = self.upload.request()
         end = request.part.source
         assert isinstance(end, LocalLocation)
         links = request.links._replace(shown=self.path)
         # Links on the way are followed, as by u; events name the real path.
         self.watcher = FolderWatcher(end.path, walk_of(end.path, links), listen=listen, emit=emit, shown=self.path)
         self._keeper = Keeper(
-            end.path, self.watcher, self._upload, settle=settle, ignored=_left_to_others(request), emit=emit,
+            end.path, self.watcher, self.upload, settle=settle, ignored=_left_to_others(request), emit=emit,
             shown=self.path,
         )  # fmt: skip
         self._stop = threading.Event()
@@ -304,20 +304,10 @@ class KeptFolder:
         self._works = False
         self.thread = threading.Thread(target=self._run, name=f"blobsync keep {self.path}", daemon=True)
 
-    @property
-    def uploaded(self) -> int:
-        """Files that arrived so far."""
-        return self._upload.uploaded
-
-    @property
-    def bytes(self) -> int:
-        """Their bytes that moved."""
-        return self._upload.bytes
-
     def stop(self) -> None:
         """End it soon: what is on its way to the container is stopped cleanly."""
         self._stop.set()
-        self._upload.stop()
+        self.upload.stop()
 
     def _run(self) -> None:
         try:
@@ -332,10 +322,10 @@ class KeptFolder:
             self._report(error)
         finally:
             self.watcher.close()
-            self._upload.close()
+            self.upload.close()
 
     def _round(self) -> KeptRound:
-        began, uploaded, size = time.monotonic(), self._upload.uploaded, self._upload.bytes
+        began, uploaded, size = time.monotonic(), self.upload.uploaded, self.upload.bytes
         made = self._keeper.round()
         cause = self._keeper.cause
         if made.problem and not self._works and cause is not None and cause.exit_code is ExitCode.USAGE:
@@ -348,8 +338,8 @@ class KeptFolder:
             path=self.path,
             number=self.rounds,
             at=time.time(),
-            uploaded=self._upload.uploaded - uploaded,
-            bytes=self._upload.bytes - size,
+            uploaded=self.upload.uploaded - uploaded,
+            bytes=self.upload.bytes - size,
             seconds=time.monotonic() - began,
             waiting=made.waiting,
             failures=made.failures,
@@ -419,8 +409,8 @@ class Keeping:
         last = self._last.values()
         return KeepResult(
             rounds=sum(folder.rounds for folder in self._folders),
-            uploaded=sum(folder.uploaded for folder in self._folders),
-            bytes=sum(folder.bytes for folder in self._folders),
+            uploaded=sum(folder.upload.uploaded for folder in self._folders),
+            bytes=sum(folder.upload.bytes for folder in self._folders),
             seconds=time.monotonic() - self._began,
             waiting=sum(each.waiting for each in last),
             failures=tuple(failure for each in last for failure in each.failures),

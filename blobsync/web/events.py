@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
 from starlette.concurrency import run_in_threadpool
@@ -19,6 +20,13 @@ from blobsync.web.app_state import app_state_of
 _EVERY = 0.4
 _AT_LEAST = 10.0
 _TICK = 0.1
+
+
+async def pause(seconds: float, over: Callable[[], bool]) -> None:
+    """Wait, at most until ``over``."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not over():
+        await asyncio.sleep(_TICK)
 
 
 def live_parts(request: Request, look: Callable[[], Mapping[str, str]], every: float = _EVERY) -> StreamingResponse:
@@ -38,10 +46,7 @@ def live_parts(request: Request, look: Callable[[], Mapping[str, str]], every: f
             if new or silent >= _AT_LEAST:
                 yield f"data: {json.dumps(new)}\n\n"
                 silent = 0.0
-            waited = 0.0
-            while waited < every and not stopping():
-                await asyncio.sleep(_TICK)
-                waited += _TICK
-            silent += waited
+            await pause(every, stopping)
+            silent += every
 
     return StreamingResponse(stream(), media_type="text/event-stream")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -29,12 +28,11 @@ from blobsync.project.jobs import Jobs
 from blobsync.project.open_jobs import open_jobs
 from blobsync.web.app_state import app_state_of, form_of
 from blobsync.web.charts import task_chart, timeline, use_charts
-from blobsync.web.events import live_parts
+from blobsync.web.events import live_parts, pause
 from blobsync.web.render import fragment, page
 
 # Seconds between two queries of a job, on this machine and of services, which limit the rate of requests.
 _EVERY, _EVERY_OF_SERVICES = 1.0, 5.0
-_TICK = 0.1
 _BADGES = {
     State.QUEUED: "",
     State.PREPARING: "warn",
@@ -221,10 +219,8 @@ def _log(request: Request) -> Response:
                 yield f"id: {start}\ndata: {redact_answer(json.dumps(lines))}\n\n"
                 continue
             yield ": waiting\n\n"
-            waited = 0.0
-            while waited < _pause(record) and not stopping() and not over:
-                await asyncio.sleep(_TICK)
-                waited += _TICK
+            if not over:
+                await pause(_pause(record), stopping)
         yield "event: over\ndata: \n\n"
 
     return StreamingResponse(stream(), media_type="text/event-stream")

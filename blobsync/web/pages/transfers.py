@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
-from blobsync.project.transfer_history import RUNNING, TransferEntry, failure_text, failures_in, files_in
+from blobsync.base.formatting import duration_text
+from blobsync.plan.progress import Progress, RatePoint
+from blobsync.project.transfer_history import (
+    RUNNING,
+    LogBook,
+    RunningTransfer,
+    TransferEntry,
+    failure_text,
+    failures_in,
+    files_in,
+)
 from blobsync.web.app_state import AppState, app_state_of
 from blobsync.web.charts import CHART_SECONDS, HEIGHT, WIDTH, bytes_chart, rate_curve
 from blobsync.web.events import live_parts
-from blobsync.web.external_transfers import OtherTransfer, is_ours, other_transfers
 from blobsync.web.open_project import look_through
 from blobsync.web.render import fragment, page
 from blobsync.web.transfer_tasks import TransferTask
@@ -25,8 +36,72 @@ _PAGE = 50
 _FILES = 500
 # Of a receipt: the routes of files that a user calls copied.
 _COPIES = ("same-account", "cross-account")
+# Seconds without an update until the page says so.
+_SILENT = 15.0
 # Longest list of ids in an address, in characters.
 _LONGEST_IDS = 4000
+
+
+class OtherTransfer(NamedTuple):
+    """A transfer that another process runs, with the attributes of a :class:`TransferTask` that the templates use.
+
+    ``moving`` is its progress if it has begun to move files; ``silence`` says how long it has not reported anything, if
+    that is long.
+    """
+
+    entry: TransferEntry
+    id: str
+    shown: tuple[str, ...]
+    state: str = "moving"
+    progress: Progress | None = None
+    moving: Progress | None = None
+    points: tuple[RatePoint, ...] = ()
+    silence: str = ""
+    can_stop: bool = False
+    is_active: bool = True
+
+    @property
+    def seconds(self) -> float:
+        """How long it has moved files, by its last point."""
+        return self.points[-1][0] if self.points else 0.0
+
+
+def _other(entry: TransferEntry, running: RunningTransfer | None) -> OtherTransfer:
+    other = OtherTransfer(entry, entry.id, entry.paths)
+    if running is None:
+        # A process reports first after half a second.
+        return other
+    far = running.progress
+    return other._replace(
+        state="planning" if running.planning else "moving",
+        progress=far,
+        moving=far if far.files_expected else None,
+        points=running.points,
+        silence="" if running.silent < _SILENT else duration_text(running.silent),
+        can_stop=running.stoppable,
+    )
+
+
+def _others(book: LogBook, shown: Iterable[str]) -> list[OtherTransfer]:
+    """Transfers that report their progress, and those of ``shown`` that run without reporting, except those of this
+    process. Newest first. Raises ``LocalFileError`` if the log cannot be read."""
+    running = book.running.all()
+    logged = [entry for entry in book.log.each([*running, *shown]) if entry.result == RUNNING]
+    planned = [_as_entry(each) for each in running.values() if each.planning]
+    entries = sorted([*logged, *planned], key=attrgetter("began"), reverse=True)
+    return [_other(entry, running.get(entry.id)) for entry in entries if not _is_ours(entry)]
+
+
+def _as_entry(one: RunningTransfer) -> TransferEntry:
+    """An entry like those that the history has after something has moved."""
+    return TransferEntry(
+        one.kind, one.paths, one.command, began=one.began, user=one.user, host=one.host, pid=one.pid, id=one.id
+    )
+
+
+def _is_ours(entry: TransferEntry) -> bool:
+    """Whether this process carries it out."""
+    return entry.pid == os.getpid() and entry.host == os.uname().nodename
 
 
 def _show(request: Request) -> Response:
@@ -37,7 +112,7 @@ def _show(request: Request) -> Response:
     first, total = number * _PAGE, book.log.count()
     entries = book.recent(limit=_PAGE, offset=first)
     active = [task for task in state.tasks.moved() if task.is_active]
-    others = other_transfers(book, [entry.id for entry in book.recent(limit=_PAGE) if entry.result == RUNNING])
+    others = _others(book, [entry.id for entry in book.recent(limit=_PAGE) if entry.result == RUNNING])
     return page(
         request, "transfers.html", tasks=active, active=_ids([*active, *others]), others=others,
         entries=entries, number=number, more=total > first + _PAGE, total=total,
@@ -56,7 +131,7 @@ def _live(request: Request) -> Response:
 
     def look() -> dict[str, str]:
         tasks = [task for task in state.tasks.moved() if task.is_active]
-        others = other_transfers(book, shown.split("-"))
+        others = _others(book, shown.split("-"))
         if _ids([*tasks, *others]) != shown:
             return {"load": "/transfers"}
         active: list[TransferTask | OtherTransfer] = [*tasks, *others]
@@ -92,7 +167,7 @@ def _entry_of(state: AppState, task: TransferTask) -> TransferEntry | None:
     except BlobsyncError:
         # The Transfers page shows the error.
         return None
-    return next((entry for entry in reversed(recent) if entry.paths == paths and is_ours(entry)), None)
+    return next((entry for entry in reversed(recent) if entry.paths == paths and _is_ours(entry)), None)
 
 
 def _live_one(request: Request) -> Response:
