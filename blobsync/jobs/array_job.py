@@ -58,7 +58,7 @@ class ArrayJob:
     def wait(self) -> JobRecord:
         """Wait until all tasks have ended, or the platform has forgotten them; notes why they do not run."""
         while not is_over(self.record):
-            self._pause()
+            self._context.sleep(_SERVICE_SECONDS if self.record.spec.platform in SERVICES else _LOOK_SECONDS)
             self.ended()
         return self.record
 
@@ -103,9 +103,6 @@ class ArrayJob:
                 return False
             time.sleep(_LOOK_SECONDS)
         return True
-
-    def _pause(self) -> None:
-        self._context.sleep(_SERVICE_SECONDS if self.record.spec.platform in SERVICES else _LOOK_SECONDS)
 
 
 def is_over(record: JobRecord) -> bool:

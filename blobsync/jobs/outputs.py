@@ -37,7 +37,6 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.output_places import OutputPlace, output_places
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.node_sas import known_accounts
-from blobsync.jobspec.spec import FolderLink
 from blobsync.local.files import LocalFolder, SourceFile, WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.names import local_problem, relative_name
 from blobsync.local.os_errors import NotAFileError, local_error, raise_unless_gone
@@ -315,7 +314,9 @@ def copy_outputs(
     """
     trusted = [Path(link.target) for link in load_trusted_links(root, environ)]
     folder = LocalFolder(root, (root, *trusted))
-    boundaries = {place.id: _boundary(place.folder) for place in output_places(outputs.record.spec)}
+    # The project's folders on that disk, without links: the job's own files may be links within them.
+    roots = ((place.id, place.folder) for place in output_places(outputs.record.spec))
+    boundaries = {each: os.path.realpath(one.source.removesuffix(one.name) or "/") for each, one in roots}
     copied: dict[str, OutputFile] = {}
     present: list[OutputFile] = []
     failures: list[FileFailure] = []
@@ -338,11 +339,6 @@ def copy_outputs(
         lost = local_error(why, file)
         failures.append(FileFailure(copied.pop(file).path, lost.code, lost.message, lost.hint))
     return CopiedOutputs(tuple(copied.values()), tuple(present), tuple(failures))
-
-
-def _boundary(folder: FolderLink) -> str:
-    """The project's folder on that disk, without links: the job's own files may be links within it."""
-    return os.path.realpath(folder.source.removesuffix(folder.name) or "/")
 
 
 def _copy(folder: LocalFolder, one: OutputFile, path: Path, boundary: str) -> bool | FileFailure:

@@ -266,7 +266,8 @@ class JobQueries:
         record, notes = self.find(job), StateNotes(self._context.note)
         while not record.info.state.is_final:
             self._context.sleep(_pause(record))
-            record = self._refresh_one(self._seen_anew(record), notes)
+            # A container tells what it says now of a job of others.
+            record = self._refresh_one(self.find(record.run_id) if record.by else record, notes)
         return record
 
     def compare(self, left: JobName, right: JobName) -> ComparedJobs:
@@ -402,10 +403,6 @@ class JobQueries:
         for problem in problems:
             self._context.note(problem)
 
-    def _seen_anew(self, record: JobRecord) -> JobRecord:
-        """The record itself; of a job from a container what that says now."""
-        return self.find(record.run_id) if record.by else record
-
     def _refresh_one(self, record: JobRecord, notes: StateNotes) -> JobRecord:
         """The job with its current state; ``notes`` shows what has changed."""
         found = refresh(self._context, [record])
@@ -455,13 +452,12 @@ class JobQueries:
             sources.append(lambda: self._mirrored(record, mirror))
         over = record.info.state.is_final
         fetched = fetch_logs(sources, folder, boundary, over=over, tasks=tasks)
-        if isinstance(fetched.problem, IncompleteLogError) and not over and self._has_ended(record):
-            # What is missing now will not come any more.
-            return fetch_logs(sources, folder, boundary, over=True, tasks=tasks)
+        if isinstance(fetched.problem, IncompleteLogError) and not over:
+            (now,) = refresh(self._context, [self.find(record.run_id)])
+            if now.info.state.is_final:
+                # What is missing now will not come any more.
+                return fetch_logs(sources, folder, boundary, over=True, tasks=tasks)
         return fetched
-
-    def _has_ended(self, record: JobRecord) -> bool:
-        return refresh(self._context, [self.find(record.run_id)])[0].info.state.is_final
 
     def _mirrored(self, record: JobRecord, mirror: LogMirror) -> LogSource:
         from blobsync.jobspec.node_sas import known_accounts

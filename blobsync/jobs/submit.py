@@ -248,8 +248,10 @@ def _spec_again(
     spec = old.spec
     array = str(spec.options.get("array") or "")
     tasks = read_array(array) if array and not spec.is_foreign else spec.tasks
+    # The job's bounds, which it takes along; those of a context are the cluster file's.
+    elastic = f"{spec.min_nodes}:{spec.max_nodes}" if spec.is_elastic else ""
     request = SubmitRequest(
-        spec.argv, num_gpu, name=spec.name, multi_process=_several(spec), elastic=_elastic(spec), tasks=tasks
+        spec.argv, num_gpu, name=spec.name, multi_process=_several(spec), elastic=elastic, tasks=tasks
     )
     if spec.is_foreign:
         return _foreign_again(cluster, spec, request, run_id, code)
@@ -316,11 +318,6 @@ def _foreign_again(
     asked = request.num_gpu if request.num_gpu is not None else _gpus(old)
     spec = describe(cluster, replace(request, num_gpu=asked), run_id, code)
     return replace(spec, env={**spec.env, **old.env}, timeout_s=old.timeout_s or spec.timeout_s)
-
-
-def _elastic(spec: JobSpec) -> str:
-    """The job's bounds, which it takes along; those of a context are the cluster file's."""
-    return f"{spec.min_nodes}:{spec.max_nodes}" if spec.is_elastic else ""
 
 
 def _several(spec: JobSpec) -> bool | None:

@@ -35,12 +35,10 @@ class CodeOptions:
     looks_only: bool = False
 
     def __post_init__(self) -> None:
-        given = [f"--{name}" for name, is_given in self._given() if is_given]
+        asked = {"init": self.init, "code": self.digest, "trust-code": self.trust}
+        given = [f"--{name}" for name, is_given in asked.items() if is_given]
         if len(given) > 1:
             raise UsageError(f"{' and '.join(given)} cannot be combined", hint="each says which code the job runs")
-
-    def _given(self) -> tuple[tuple[str, bool], ...]:
-        return ("init", self.init), ("code", bool(self.digest)), ("trust-code", bool(self.trust))
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,8 @@ def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: SasForAccount) -> tu
     needed = service_rights(spec, clusters[0]) if spec.platform in SERVICES else rights_needed(spec)
     if spec.logs:
         try:
-            sas = _mint(accounts, {**needed, spec.logs.container: _with_mirror(needed, spec.logs.container)}, mint)
+            mirror = ordered_rights(needed.get(spec.logs.container, "") + JOB_LOGS)
+            sas = _mint(accounts, {**needed, spec.logs.container: mirror}, mint)
             return spec, Secrets(sas, env), warnings
         except CredentialError as error:
             warnings = (f"logs will not be kept in the container: {error.message}",)
@@ -90,10 +91,6 @@ def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: SasForAccount) -> tu
 def known_accounts(clusters: Sequence[Cluster]) -> Mapping[str, StorageAccount]:
     """The accounts by container URL; the first cluster takes precedence, and of its files one with a key."""
     return {str(account.container): account for cluster in reversed(clusters) for account in _accounts(cluster)}
-
-
-def _with_mirror(needed: Mapping[str, str], container: str) -> str:
-    return ordered_rights(needed.get(container, "") + JOB_LOGS)
 
 
 def _mint(accounts: Mapping[str, StorageAccount], needed: Mapping[str, str], mint: SasForAccount) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -142,16 +142,13 @@ def list_sets(
     names = {mark.stored for mark, _ in marked}
     there = {one.name: one for one in checkpoint_sets.sets_in(place.pattern, _states(place))}
     for name in sorted({*here, *there} - names):
-        if name in known or (job is not None and not _is_of_jobs(place, name, {job.run_id, job.lineage})):
+        # Of sets without a mark only the folder of a job says whose they are.
+        is_of = place.is_per_job and job is not None and name.partition("/")[0] in (job.run_id, job.lineage)
+        if name in known or (job is not None and not is_of):
             # Another lineage's.
             continue
         found.append(_unmarked(place, name, here.get(name), there.get(name), now()))
     return sorted(found, key=lambda each: (each.step if each.step is not None else -1, each.time or 0), reverse=True)
-
-
-def _is_of_jobs(place: SetsPlace, name: str, run_ids: Collection[str]) -> bool:
-    """Whether a set without a mark is of one of these jobs: only the folder of a job says whose it is."""
-    return place.is_per_job and name.partition("/")[0] in run_ids
 
 
 def half_problem(place: SetsPlace, path: str, warn: Callable[[str], None]) -> str:

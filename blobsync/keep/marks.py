@@ -212,7 +212,7 @@ class Marks:
     def write(self, mark: Mark) -> bool:
         """Write a mark; False if the set has one already."""
         try:
-            name = self._name_of(mark)
+            name = _demand_name(self._marks_name(mark.lineage, mark.stored), mark.stored)
             self._documents.put(name, mark.lineage, mark.to_json(), Precondition(absent=True))
         except PreconditionFailedError:
             return False
@@ -267,9 +267,6 @@ class Marks:
 
     def _claims_name(self, stored: str) -> str:
         return _demand_name(f"{self._folder}/{_CLAIMS}/{quote(stored, safe='')}/lineage.json", stored)
-
-    def _name_of(self, mark: Mark) -> str:
-        return _demand_name(self._marks_name(mark.lineage, mark.stored), mark.stored)
 
     def _make_claim(self, name: str, lineage: str, text: str) -> bool:
         with suppress(PreconditionFailedError):

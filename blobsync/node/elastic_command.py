@@ -152,7 +152,10 @@ class LaterNode:
             kill_strays(self._job)
             if self._job.stopped:
                 break
-        final = _stopped(code) if self._job.stopped else final_code(code, self._client.state)
+        if not self._job.stopped:
+            final = final_code(code, self._client.state)
+        else:
+            final = _STOPPED if code is None else code
         stay(self._job, self._held, final)
         return final
 
@@ -187,10 +190,6 @@ def _can_start_again(job: NodeJob, restore: Callable[[], None]) -> bool:
         job.say(f"the command is not started again: {error}")
         return False
     return True
-
-
-def _stopped(code: int | None) -> int:
-    return _STOPPED if code is None else code
 
 
 def _waiting(code: int | None) -> str:

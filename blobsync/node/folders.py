@@ -85,7 +85,8 @@ def place_folders(job: NodeJob, places: JobStores, transfers: NodeTransfers) -> 
     for entry in sorted(job.spec.folders, key=lambda entry: entry.name):
         path = job.root / entry.name
         _make_room(job, path, entry)
-        inner = [one.name[len(entry.name) + 1 :] for one in job.spec.folders if _is_inside(one, entry)]
+        inside = f"{entry.name}/"
+        inner = [one.name.removeprefix(inside) for one in job.spec.folders if one.name.startswith(inside)]
         if entry.mode == "link" and entry.read_only and inner:
             _link_each(path, Path(entry.source), inner)
         elif entry.mode == "link":
@@ -154,10 +155,6 @@ def _make_room(job: NodeJob, path: Path, entry: FolderLink) -> None:
         path.unlink()
     elif path.is_dir():
         shutil.rmtree(path)
-
-
-def _is_inside(one: FolderLink, other: FolderLink) -> bool:
-    return one.name.startswith(f"{other.name}/")
 
 
 def _link(path: Path, source: Path) -> None:

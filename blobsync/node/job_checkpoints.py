@@ -120,9 +120,10 @@ def restore_checkpoint(
         mark_what_is_left(notes, marks, writer.lineage, job.say)
     if rule.restore == "none":
         return
+    # A node that joins an elastic job takes the last set there is.
     choice = (
         _Together(job, entry, rule, marks, writer, notes, sleep, clock)
-        if _is_one_of_many(job)
+        if job.spec.nodes > 1 and not job.spec.is_elastic
         else _Alone(job, entry, rule, marks, writer)
     )
     while (mark := choice.next()) is not None:
@@ -430,11 +431,6 @@ def _keys(job: NodeJob) -> Keys:
 
 def _notes(job: NodeJob, places: JobStores, entry: FolderLink) -> Notes:
     return Notes(places.container(entry.container), entry.path, job.lineage, job.say, _keys(job))
-
-
-def _is_one_of_many(job: NodeJob) -> bool:
-    """Whether the nodes of a job take one decision. One that joins an elastic job takes the last set there is."""
-    return job.spec.nodes > 1 and not job.spec.is_elastic
 
 
 def _below(path: str, name: str) -> str:

@@ -169,7 +169,8 @@ class AmlBackend:
         return Refused(error)
 
     def _ref(self, run_id: str, body: AmlReply) -> JobRef:
-        return JobRef(run_id, run_id, aml_replies.studio_url(body) or self._studio_url(run_id))
+        url = f"https://ml.azure.com/runs/{run_id}?wsid={self._client.path}"
+        return JobRef(run_id, run_id, aml_replies.studio_url(body) or url)
 
     # -- queries ------------------------------------------------------------------------------------------------
 
@@ -394,9 +395,6 @@ class AmlBackend:
     def _artifacts(self, run_id: str) -> dict[str, str]:
         path = f"artifacts/prefix/contentinfo/ExperimentRun/dcid.{run_id}"
         return aml_replies.artifacts(self._client.history(path, "artifact/v2.0", path="user_logs") or AmlReply())
-
-    def _studio_url(self, run_id: str) -> str:
-        return f"https://ml.azure.com/runs/{run_id}?wsid={self._client.path}"
 
     def _put_secrets(self, blob: str, spec: JobSpec, secrets: Secrets) -> AmlRequest:
         """Upload the secrets; returns the request that opens them, since others may use that container."""

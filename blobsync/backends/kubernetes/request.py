@@ -200,7 +200,8 @@ def build_kubernetes(spec: JobSpec, settings: KubernetesSettings) -> KubernetesR
         objects += _volume(place, mount)
     objects.append(place.object("v1", "ConfigMap", name, {"data": node_files(on_node(spec, mounts))}))
     if _most_nodes(spec) > 1:
-        objects.append(place.object("v1", "Service", name, {"spec": _service(name)}))
+        service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {RUN_LABEL: name}}
+        objects.append(place.object("v1", "Service", name, {"spec": service}))
     objects += [_job(place, settings, mounts, each) for each in names]
     return KubernetesRequest(name, tuple(objects))
 
@@ -235,10 +236,6 @@ def _blank(spec: JobSpec) -> str:
 
 def _most_nodes(spec: JobSpec) -> int:
     return max(spec.nodes, spec.max_nodes or 0) if spec.is_elastic else spec.nodes
-
-
-def _service(name: str) -> Object:
-    return {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {RUN_LABEL: name}}
 
 
 def _volume(place: _Place, mount: Mount) -> list[Object]:

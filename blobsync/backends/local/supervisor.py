@@ -88,7 +88,8 @@ class Supervisor:
     def _run(self, gpus: tuple[str, ...]) -> None:
         started = time.time()
         self._files.write_status(SavedState(State.PREPARING, started=started, gpus=gpus))
-        code = self._run_together(started, gpus) if self._is_several else self._run_node(started, gpus)
+        is_several = self._spec.is_elastic or self._spec.tasks is not None
+        code = self._run_together(started, gpus) if is_several else self._run_node(started, gpus)
         state, reason = State.FAILED if code else State.COMPLETED, ""
         if self._files.cancel.exists():
             state = State.CANCELED
@@ -104,10 +105,6 @@ class Supervisor:
         if limit and time.time() - started > limit:
             self._stopped_by_limit = True
         return self._stopped_by_limit or self._files.cancel.exists()
-
-    @property
-    def _is_several(self) -> bool:
-        return self._spec.is_elastic or self._spec.tasks is not None
 
     def _run_together(self, started: float, gpus: tuple[str, ...]) -> int:
         """Run the nodes of an elastic job, or the tasks of an array."""

@@ -197,7 +197,8 @@ def _launcher(spec: JobSpec, *, mpirun: bool) -> str:
         raise ConfigError("mpirun ends when a node is lost; an elastic job needs srun", key="slurm.launcher")
     if mpirun:
         return _MPIRUN.format(env=_variables(spec.env), procs=spec.procs_per_node)
-    return (_ELASTIC_SRUN if spec.is_elastic else _SRUN).format(log=_log_name(spec))
+    log = "std_log_process_%t.txt" if spec.has_numbered_logs else "std_log.txt"
+    return (_ELASTIC_SRUN if spec.is_elastic else _SRUN).format(log=log)
 
 
 def _variables(env: Mapping[str, str]) -> str:
@@ -280,7 +281,3 @@ def _variable(name: object) -> str:
     if not _VARIABLE.fullmatch(str(name)):
         raise ConfigError(f"{name!a} is not a variable name", key="slurm.export")
     return str(name)
-
-
-def _log_name(spec: JobSpec) -> str:
-    return "std_log_process_%t.txt" if spec.has_numbered_logs else "std_log.txt"
