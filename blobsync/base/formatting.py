@@ -1,7 +1,8 @@
-"""Formats for people: sizes, counts, durations, names from outside, and the output of other programs."""
+"""Formats for people: sizes, counts, durations, names from outside, and the output of other programs. Reads times."""
 
 from __future__ import annotations
 
+import re
 import time
 
 # About four lines of a terminal.
@@ -28,6 +29,20 @@ def count_text(count: int, noun: str) -> str:
 def took_text(seconds: float) -> str:
     """Format seconds: ``0.07 s``, and from ten seconds on as :func:`duration_text`."""
     return f"{seconds:.2f} s" if seconds < 10 else duration_text(seconds)
+
+
+def utc_seconds(text: str) -> float | None:
+    """Parse ISO 8601 of a service or a log, in UTC where it names no zone, to the second; None for anything else."""
+    from datetime import datetime  # late: most commands read no times
+
+    if not text:
+        return None
+    plain = re.sub(r"\.\d+", "", text).replace("Z", "+00:00")
+    try:
+        moment = datetime.fromisoformat(plain if re.search(r"[+-]\d\d:\d\d$", plain) else f"{plain}+00:00")
+        return moment.timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def duration_text(seconds: float) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
+from blobsync.base.formatting import utc_seconds
 from blobsync.jobs.logs import FetchedLogs
 from blobsync.jobs.record import JobRecord
 
@@ -123,7 +123,7 @@ def node_use(node: int, lines: Iterable[str]) -> NodeUse:
     found: list[NodeSample] = []
     for line in lines:
         match = _HEARTBEAT.match(line)
-        if match and (at := _moment(match[1])) is not None:
+        if match and (at := utc_seconds(match[1])) is not None:
             gpus = re.findall(r"(\d+)%/(\d+)MB", match[5] or "")
             used = tuple((min(100, int(share)), int(size)) for share, size in gpus)
             behind = int(match[6]) if match[6] else None
@@ -132,10 +132,3 @@ def node_use(node: int, lines: Iterable[str]) -> NodeUse:
     step = -(-len(found) // _MOST) or 1
     # The last one is the present.
     return NodeUse(node, tuple(found[::-1][::step][::-1]))
-
-
-def _moment(text: str) -> float | None:
-    try:
-        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
-    except ValueError:
-        return None

@@ -13,11 +13,11 @@ from blobsync.backends.aml.replies import (
     read_job,
     read_quota,
     read_state,
-    read_time,
     studio_url,
 )
 from blobsync.backends.aml.sweep_job import read_sweep
 from blobsync.base.errors import LostContactError
+from blobsync.base.formatting import utc_seconds
 from blobsync.jobspec.spec import State, TaskInfo
 from tests.servers.openapi import STABLE, example, load
 
@@ -113,7 +113,7 @@ def test_a_node_that_does_not_answer_is_running_with_a_reason() -> None:
      ("soon", None), ("", None), ("0001-01-01T00:00:00+23:59", -62135683140.0)],
 )  # fmt: skip
 def test_times(text: str, seconds: float | None) -> None:
-    assert read_time(text) == seconds
+    assert utc_seconds(text) == seconds
 
 
 def test_both_families_of_logs_are_kept_and_nothing_leaves_the_folder() -> None:

@@ -57,6 +57,7 @@ from blobsync.base.errors import (
     StorageError,
     UsageError,
 )
+from blobsync.base.formatting import utc_seconds
 from blobsync.config.loader import load_workspace
 from blobsync.config.user_config import load_user_config
 from blobsync.jobspec.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, owner_name, run_name
@@ -211,7 +212,7 @@ class AmlBackend:
                 mine = body.inner("properties").text("experimentName") == self.experiment
                 mine = mine and RUN_ID.fullmatch(run_id) is not None and aml_replies.is_readable(body)
                 if mine and (not states or info.state in states):
-                    made = aml_replies.read_time(body.inner("systemData").text("createdAt"))
+                    made = utc_seconds(body.inner("systemData").text("createdAt"))
                     yield SeenJob(self._spec(body), self._ref(run_id, body), info, made or 0.0)
 
         yield from islice(seen(), limit)

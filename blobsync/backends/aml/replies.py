@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from blobsync.backends.protocol import ClusterSummary, Holder
 from blobsync.base.errors import LostContactError, UnsafeNameError
-from blobsync.base.formatting import quoted
+from blobsync.base.formatting import quoted, utc_seconds
 from blobsync.jobspec.spec import JobSpec, RunInfo, State
 
 # The values of JobStatus in the specification; others are UNKNOWN.
@@ -162,8 +161,8 @@ def _read(name: str, stated: AmlReply, details: AmlReply) -> RunInfo:
         state,
         exit_code=_exit_code(state, reason),
         reason=reason,
-        started=read_time(details.text("startTimeUtc")),
-        ended=read_time(details.text("endTimeUtc")) if state.is_final else None,
+        started=utc_seconds(details.text("startTimeUtc")),
+        ended=utc_seconds(details.text("endTimeUtc")) if state.is_final else None,
     )
 
 
@@ -180,18 +179,6 @@ def secrets_uri(body: AmlReply) -> str:
 def artifacts(body: AmlReply) -> dict[str, str]:
     """The URL of each artifact of a run, by its path."""
     return {one.text("path"): one.text("contentUri") for one in body.objects("value")}
-
-
-def read_time(text: str) -> float | None:
-    """Parse run history's ISO 8601, with up to seven digits of a second."""
-    if not text:
-        return None
-    plain = re.sub(r"\.\d+", "", text).replace("Z", "+00:00")
-    try:
-        moment = datetime.fromisoformat(plain if re.search(r"[+-]\d\d:\d\d$", plain) else f"{plain}+00:00")
-        return moment.timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 def read_duration(text: str) -> int | None:

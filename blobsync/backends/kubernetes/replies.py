@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 from blobsync.backends.kubernetes.object_names import (
@@ -34,7 +33,7 @@ from blobsync.backends.kubernetes.pod import CONTAINER
 from blobsync.backends.protocol import ClusterSummary, Holder
 from blobsync.base.errors import UsageError
 from blobsync.base.exit_codes import ENDED_ALONE_EXIT, SETUP_FAILED_EXIT
-from blobsync.base.formatting import count_text, quoted
+from blobsync.base.formatting import count_text, quoted, utc_seconds
 from blobsync.jobspec.log_frames import unframed
 from blobsync.jobspec.spec import RUN_ID, RunInfo, State, StateChange, TaskInfo
 from blobsync.jobspec.sweep import MOST_TASKS, read_array
@@ -584,11 +583,7 @@ def _digits(value: object) -> int:
 
 
 def _when(body: Mapping[str, Any], *path: str) -> float | None:
-    """Parse RFC 3339 in UTC, to the second."""
-    try:
-        return datetime.fromisoformat(f"{_text(body, *path)[:19]}+00:00").timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None
+    return utc_seconds(_text(body, *path))
 
 
 def states_over_time(job: KubernetesJob, pods: Sequence[Pod]) -> tuple[StateChange, ...]:

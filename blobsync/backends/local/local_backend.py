@@ -83,7 +83,10 @@ class LocalBackend:
                 f"this machine is one node, but the job requests {spec.nodes}",
                 hint="use --nodes 1, or a cluster with more nodes",
             )
-        self._demand_what_is_known(spec)
+        # nvidia-smi runs only at submission.
+        slots, gpus = self._slots(), self._named_gpus()
+        if gpus is not None:
+            _demand_gpus(spec, Capacity(slots, gpus))
         files = self._files(spec.run_id)
         settings = self._settings
         command = (
@@ -253,12 +256,6 @@ class LocalBackend:
     def _files(self, run_id: str) -> RunFiles:
         # The place in a record is only displayed: runs are in the state folder.
         return RunFiles(self._runs / run_name(run_id))
-
-    def _demand_what_is_known(self, spec: JobSpec) -> None:
-        """Check against the cluster file and the environment; nvidia-smi runs only at submission."""
-        slots, gpus = self._slots(), self._named_gpus()
-        if gpus is not None:
-            _demand_gpus(spec, Capacity(slots, gpus))
 
     def _demand_runtime(self, spec: JobSpec) -> None:
         """Raise ``ConfigError`` unless a runtime for the job's image is installed."""
