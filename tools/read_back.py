@@ -273,8 +273,7 @@ ROWS: tuple[ReadBack, ...] = (
         (
             "config.logins:_read_logins",
             "config.trusted_code:load_known_code",
-            "config.trusted_docker:_read",
-            "config.trusted_links:_read",
+            "config.trust_store:TrustStore._read",
             "config.user_config:load_user_config",
             "tunnels.named:Tunnels.all",
             "local.state_dir:_key",

@@ -237,18 +237,18 @@ def config_trust_docker(
       blobsync config trust-docker --forget
     """
     from blobsync.config.loader import load_cluster
-    from blobsync.config.trusted_docker import DockerArgs, load_trusted_docker, save_trusted_docker
+    from blobsync.config.trusted_docker import TRUSTED_DOCKER, DockerArgs
 
     root = session.root()
-    known = load_trusted_docker(root, session.environ)
     if forget:
-        save_trusted_docker(root, (), session.environ)
+        known = TRUSTED_DOCKER.load(root, session.environ)
+        TRUSTED_DOCKER.change(root, session.environ, lambda _: ())
         lines = [f"no longer trusted: {shlex.join(words)}" for words in sorted(known)] or ["no options are trusted"]
         return Result({"trusted": []}, lines)
     cluster = load_cluster(root, session.cluster, environ=session.environ)
     args = DockerArgs.of(cluster)
-    trusted = known | ({args.words} if args.reaching is not None else set())
-    save_trusted_docker(root, trusted, session.environ)
+    new = {args.words} if args.reaching is not None else set()
+    trusted = TRUSTED_DOCKER.change(root, session.environ, lambda known: known | new)
     lines = [f"trusted: {shlex.join(words)}" for words in sorted(trusted)]
     return Result(
         {"trusted": [list(words) for words in sorted(trusted)]},

@@ -21,7 +21,7 @@ from blobsync.config.loader import (
 )
 from blobsync.config.model import AML_PLATFORMS, Cluster, JobRefusal, StorageAccount
 from blobsync.config.project_root import CLUSTER_FOLDER, CLUSTER_VARIABLE
-from blobsync.config.trusted_links import load_trusted_links, trusted_links_file
+from blobsync.config.trusted_links import TRUSTED_LINKS
 
 # Finds mistakes of a cluster file, of which it may be a part.
 Look: TypeAlias = Callable[[Cluster], Iterable[ConfigError]]
@@ -150,9 +150,9 @@ def _check_workspaces(root: Path, clusters: Sequence[Cluster], environ: Mapping[
 def _check_links(root: Path, environ: Mapping[str, str]) -> Iterator[CheckedFile]:
     """The user's own list of links, which every transfer reads; reported only if it is invalid."""
     try:
-        load_trusted_links(root, environ)
+        TRUSTED_LINKS.load(root, environ)
     except ConfigError as error:
-        yield CheckedFile(str(trusted_links_file(environ)), (error,))
+        yield CheckedFile(str(TRUSTED_LINKS.file(environ)), (error,))
 
 
 def _not_ignored(root: Path, path: Path, shown: str) -> list[str]:

@@ -1,25 +1,31 @@
-"""Which options for docker the user has agreed to: ``$XDG_CONFIG_HOME/blobsync/trusted-docker.json``.
+"""Which options for docker the user has agreed to.
 
 ``docker.args`` of a cluster file may come with a project from a stranger. On this machine ``--privileged`` or
 ``-v /:/host`` would give the image's programs all of root's rights here. So options that reach beyond the project's
-folders count only if the user agreed to exactly these words; the agreement is stored outside the project.
+folders count only if the user agreed to exactly these words.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.base.errors import ConfigError, UntrustedDockerError
-from blobsync.base.user_folders import config_home, read_own, write_own
+from blobsync.base.errors import UntrustedDockerError
 from blobsync.config.mapping import is_below
 from blobsync.config.model import DEFAULT_CLUSTER, Cluster
+from blobsync.config.trust_store import TrustStore
 
 Words = tuple[str, ...]
+
+
+def _words(texts: Iterable[str]) -> Words:
+    return tuple(texts)
+
+
+TRUSTED_DOCKER = TrustStore("docker", _words, "blobsync config trust-docker")
 
 # https://docs.docker.com/reference/cli/docker/container/run/: what gives a container no more than devices for
 # computing, memory and limits. With a value, or without one.
@@ -82,29 +88,12 @@ class DockerArgs(NamedTuple):
 def demand_docker(args: DockerArgs, environ: Mapping[str, str]) -> None:
     """Raise ``UntrustedDockerError`` for options that reach beyond the project, unless the user agreed to all."""
     found = args.reaching
-    if found is not None and args.words not in load_trusted_docker(args.root, environ):
+    if found is not None and args.words not in TRUSTED_DOCKER.load(args.root, environ):
         raise UntrustedDockerError(
             f"docker.args of {args.file} reaches beyond the project, and is not used here until you trust it: {found}",
             options=args.words,
             hint=f"to trust all of {shlex.join(args.words)}: {trust_docker_command(args.cluster)}",
         )
-
-
-def trusted_docker_file(environ: Mapping[str, str]) -> Path:
-    """The file of the trusted options."""
-    return config_home(environ) / "trusted-docker.json"
-
-
-def load_trusted_docker(project: Path, environ: Mapping[str, str]) -> frozenset[Words]:
-    """What the user agreed to for the project at ``project``. Raises ``ConfigError``."""
-    return frozenset(_read(environ).get(os.path.realpath(project), ()))
-
-
-def save_trusted_docker(project: Path, options: Collection[Words], environ: Mapping[str, str]) -> None:
-    """Trust exactly these options for the project from now on. Raises ``ConfigError``."""
-    known = {**_read(environ), os.path.realpath(project): tuple(sorted(options))}
-    projects = {name: [list(words) for words in each] for name, each in known.items() if each}
-    write_own(trusted_docker_file(environ), json.dumps({"blobsync_trusted_docker": 1, "projects": projects}, indent=1))
 
 
 def _option(word: str, words: Iterator[str]) -> tuple[str, str | None]:
@@ -114,19 +103,3 @@ def _option(word: str, words: Iterator[str]) -> tuple[str, str | None]:
     else:
         name, equals, value = word[:2], word[2:], word[2:].removeprefix("=")
     return name, value if equals else next(words, None) if name in _VALUES else None
-
-
-def _read(environ: Mapping[str, str]) -> dict[str, tuple[Words, ...]]:
-    file = trusted_docker_file(environ)
-    text = read_own(file)
-    if text is None:
-        return {}
-    try:
-        projects = json.loads(text)["projects"]
-        return {str(name): tuple(tuple(map(str, words)) for words in each) for name, each in projects.items()}
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise ConfigError(
-            "is damaged, or was not written by blobsync",
-            file=str(file),
-            hint=f"remove {file}, then trust your options again: blobsync config trust-docker",
-        ) from error

@@ -22,7 +22,7 @@ from blobsync.base.errors import BlobsyncError, ConfigError, ProcessError
 from blobsync.base.process import ProcessRunner, python_module
 from blobsync.config.model import Cluster
 from blobsync.config.trusted_docker import DockerArgs, demand_docker
-from blobsync.config.trusted_links import load_trusted_links
+from blobsync.config.trusted_links import TRUSTED_LINKS
 from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.spec import JobSpec
@@ -58,7 +58,7 @@ def run_here(
     problem = docker_problem(cluster, process)
     if problem is None:
         demand_docker(DockerArgs.of(cluster), environ)
-        demand_trust(cluster.root, cluster.prefixes, load_trusted_links(cluster.root, environ))
+        demand_trust(cluster.root, cluster.prefixes, TRUSTED_LINKS.load(cluster.root, environ))
     for entry in spec.folders:
         (cluster.root / entry.name).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="blobsync-") as scratch:

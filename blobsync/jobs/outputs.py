@@ -32,7 +32,7 @@ from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile
 from blobsync.config.mapping import Resolution, is_below, resolve
 from blobsync.config.model import DEFAULT_CLUSTER, Cluster, StorageAccount
-from blobsync.config.trusted_links import load_trusted_links
+from blobsync.config.trusted_links import TRUSTED_LINKS
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.output_places import OutputPlace, output_places
 from blobsync.jobs.record import JobRecord
@@ -312,7 +312,7 @@ def copy_outputs(
     Writes through no link out of the project that the user has not trusted. Raises ``LocalFileError`` and
     ``ConfigError`` before anything is written.
     """
-    trusted = [Path(link.target) for link in load_trusted_links(root, environ)]
+    trusted = [Path(link.target) for link in TRUSTED_LINKS.load(root, environ)]
     folder = LocalFolder(root, (root, *trusted))
     # The project's folders on that disk, without links: the job's own files may be links within them.
     roots = ((place.id, place.folder) for place in output_places(outputs.record.spec))

@@ -31,7 +31,7 @@ from blobsync.config.loader import load_cluster
 from blobsync.config.mapping import PathName, Paths, Resolution, one_or_many, path_text, project_relative, resolve
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.config.project_root import current_folder, find_project
-from blobsync.config.trusted_links import load_trusted_links
+from blobsync.config.trusted_links import TRUSTED_LINKS
 from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index
 from blobsync.local.resume_records import BlockJournal, RangeRecords, has_intents
@@ -279,11 +279,11 @@ class Project:
 
         ``UntrustedDockerError`` has the ``options``.
         """
-        from blobsync.config.trusted_docker import load_trusted_docker, save_trusted_docker
+        from blobsync.config.trusted_docker import TRUSTED_DOCKER
 
         self._demand_open()
-        known = load_trusted_docker(self.root, self.environ)
-        save_trusted_docker(self.root, known | {tuple(options)}, self.environ)
+        new = {tuple(options)}
+        TRUSTED_DOCKER.change(self.root, self.environ, lambda known: known | new)
 
     @property
     def connections(self) -> Connections:
@@ -1260,7 +1260,7 @@ class Project:
                 connections=self._open_connections(clusters),
                 index=Index(self.state.index_file, self._note),
                 journal=BlockJournal(self.state.unfinished_file, self._note),
-                trusted=load_trusted_links(self.root, self.environ),
+                trusted=TRUSTED_LINKS.load(self.root, self.environ),
                 unfinished=RangeRecords(self.state) if self.state.lasting else None,
                 spill=spill_of(self.state, self.environ),
                 disks=LocalDisks(left_over=self._left_over),

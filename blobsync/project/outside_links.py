@@ -7,13 +7,13 @@ from pathlib import Path
 
 from blobsync.base.errors import UsageError
 from blobsync.config.mapping import project_relative
-from blobsync.config.trusted_links import OutsideLink, load_trusted_links, save_trusted_links
+from blobsync.config.trusted_links import TRUSTED_LINKS, OutsideLink
 from blobsync.local.link_policy import way_to
 
 
 def agreed(root: Path, environ: Mapping[str, str]) -> tuple[OutsideLink, ...]:
     """The links that the user trusts in this project."""
-    return tuple(sorted(load_trusted_links(root, environ)))
+    return tuple(sorted(TRUSTED_LINKS.load(root, environ)))
 
 
 def agree(root: Path, cwd: Path, paths: Sequence[str], environ: Mapping[str, str]) -> tuple[OutsideLink, ...]:
@@ -38,19 +38,19 @@ def trust(root: Path, links: Iterable[tuple[str, str]], environ: Mapping[str, st
     """Trust exactly these links; each replaces a trusted one of the same path."""
     new = {OutsideLink(*link) for link in links}
     places = {link.link for link in new}
-    kept = {link for link in load_trusted_links(root, environ) if link.link not in places}
-    save_trusted_links(root, kept | new, environ)
+    TRUSTED_LINKS.change(root, environ, lambda known: {link for link in known if link.link not in places} | new)
 
 
 def forget(root: Path, cwd: Path, paths: Sequence[str], environ: Mapping[str, str]) -> tuple[OutsideLink, ...]:
     """Stop trusting the links at ``paths``. Raises ``UsageError`` for one that was not trusted."""
-    trusted = load_trusted_links(root, environ)
+    places = {project_relative(given, cwd=cwd, root=root) for given in paths}
     gone: set[OutsideLink] = set()
-    for given in paths:
-        path = project_relative(given, cwd=cwd, root=root)
-        links = {link for link in trusted if link.link == path}
-        if not links:
+
+    def without(known: frozenset[OutsideLink]) -> frozenset[OutsideLink]:
+        gone.update(link for link in known if link.link in places)
+        for path in sorted(places - {link.link for link in gone}):
             raise UsageError(f"{path} is not trusted", hint="'blobsync config trust-link' lists the trusted links")
-        gone |= links
-    save_trusted_links(root, trusted - gone, environ)
+        return known - gone
+
+    TRUSTED_LINKS.change(root, environ, without)
     return tuple(sorted(gone))

@@ -19,7 +19,7 @@ from blobsync.base.plan_reasons import Reason
 from blobsync.base.process_identity import ProcessMark
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of
 from blobsync.config.loader import load_cluster, parse_overrides
-from blobsync.config.trusted_links import load_trusted_links, trusted_links_file
+from blobsync.config.trusted_links import TRUSTED_LINKS
 from blobsync.config.user_config import load_user_config, user_config_file
 from blobsync.config.yaml_document import read_document
 from blobsync.jobs.history import History
@@ -103,7 +103,7 @@ def _workspaces(scratch: Path) -> Callable[[bytes], None]:
 
 def _users(scratch: Path) -> Callable[[bytes], None]:
     environ = {"XDG_CONFIG_HOME": str(scratch)}
-    files = user_config_file(environ), trusted_links_file(environ)
+    files = user_config_file(environ), TRUSTED_LINKS.file(environ)
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -114,7 +114,7 @@ def _users(scratch: Path) -> Callable[[bytes], None]:
             load_user_config(environ)
         except BlobsyncError:
             pass
-        load_trusted_links(scratch, environ)
+        TRUSTED_LINKS.load(scratch, environ)
 
     return run
 

@@ -22,7 +22,7 @@ from blobsync.base.errors import ConfigError
 from blobsync.config.check import CheckedFile, check_project
 from blobsync.config.loader import load_cluster, load_workspace
 from blobsync.config.model import AML_PLATFORMS
-from blobsync.config.trusted_links import load_trusted_links
+from blobsync.config.trusted_links import TRUSTED_LINKS
 from tests.source import ROOT
 from tests.unit.project_files import ProjectFiles
 from tests.unit.test_config_errors import ACCOUNT_MISTAKES, ACCT, BASE, CLUSTER_MISTAKES, DATA, ENTRY
@@ -160,7 +160,7 @@ MISTAKES: Mapping[str, Damage] = {
 
 # What reads configuration files on the road of every transfer and of submit.
 READING = [
-    *(ROOT / "blobsync/config" / f"{name}.py" for name in ("accounts", "loader", "logins", "trusted_links")),
+    *(ROOT / "blobsync/config" / f"{name}.py" for name in ("accounts", "loader", "logins", "trust_store")),
     *(
         ROOT / "blobsync/config" / f"{name}.py"
         for name in ("environment_variables", "typed_values", "user_config", "yaml_document")
@@ -196,7 +196,7 @@ def refused(root: Path, environ: Mapping[str, str]) -> ConfigError:
 
     def read() -> None:
         found = load_cluster(root, environ=environ)
-        load_trusted_links(root, environ)
+        TRUSTED_LINKS.load(root, environ)
         if found.platform in AML_PLATFORMS:
             load_workspace(found, environ=environ)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,10 @@ import pytest
 from blobsync.base.errors import ConfigError, UntrustedDockerError
 from blobsync.config.model import Cluster, Docker
 from blobsync.config.trusted_docker import (
+    TRUSTED_DOCKER,
     DockerArgs,
+    Words,
     demand_docker,
-    load_trusted_docker,
-    save_trusted_docker,
-    trusted_docker_file,
 )
 
 
@@ -98,8 +98,8 @@ def test_trust_is_for_exactly_these_options_of_this_project(root: Path, tmp_path
     environ = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
     words = ("--privileged", "--gpus", "all")
     args = DockerArgs(words, root, "aml", "aml.yaml", ())
-    save_trusted_docker(root, {words}, environ)
-    assert load_trusted_docker(root, environ) == {words}
+    TRUSTED_DOCKER.change(root, environ, lambda _: {words})
+    assert TRUSTED_DOCKER.load(root, environ) == {words}
     demand_docker(args, environ)
     for other in (
         args._replace(words=("--privileged",)),
@@ -109,10 +109,25 @@ def test_trust_is_for_exactly_these_options_of_this_project(root: Path, tmp_path
     ):
         with pytest.raises(UntrustedDockerError):
             demand_docker(other, environ)
-    file = trusted_docker_file(environ)
+    file = TRUSTED_DOCKER.file(environ)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    save_trusted_docker(root, (), environ)
-    assert load_trusted_docker(root, environ) == frozenset()
+    TRUSTED_DOCKER.change(root, environ, lambda _: ())
+    assert TRUSTED_DOCKER.load(root, environ) == frozenset()
     file.write_text("{")
     with pytest.raises(ConfigError, match="is damaged"):
-        load_trusted_docker(root, environ)
+        TRUSTED_DOCKER.load(root, environ)
+
+
+def test_two_commands_at_once_do_not_undo_each_other(root: Path, tmp_path: Path) -> None:
+    environ = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    other = threading.Thread(target=TRUSTED_DOCKER.change, args=(root, environ, lambda known: known | {("--a",)}))
+
+    def meanwhile(known: frozenset[Words]) -> frozenset[Words]:
+        other.start()
+        # It waits for its turn; without one it would be done by then.
+        other.join(0.5)
+        return known | {("--b",)}
+
+    TRUSTED_DOCKER.change(root, environ, meanwhile)
+    other.join()
+    assert TRUSTED_DOCKER.load(root, environ) == {("--a",), ("--b",)}
