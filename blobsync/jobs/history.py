@@ -46,18 +46,14 @@ where coalesce(ended, case when state in (select value from json_each(?2)) then 
 order by submitted desc, rowid desc limit 1000
 """
 # The jobs that a filter chooses: states, a cluster, and words that all have to be in the id, the name or the command.
-_PAGE = """
-select * from jobs where (?1='[]' or state in (select value from json_each(?1))) and (?2 is null or cluster=?2)
-and not exists (select 1 from json_each(?3) as word where instr(
+_CHOSEN = """(?2 is null or cluster=?2) and not exists (select 1 from json_each(?3) as word where instr(
     lower(run_id || ' ' || json_extract(spec, '$.name') || ' ' || json_extract(spec, '$.argv')), word.value) = 0)
+"""
+_PAGE = f"""
+select * from jobs where (?1='[]' or state in (select value from json_each(?1))) and {_CHOSEN}
 order by submitted desc, rowid desc limit ?4 offset ?5
-"""
-_COUNT = """
-select state, count(*) from jobs where (?1 is not null) and (?2 is null or cluster=?2)
-and not exists (select 1 from json_each(?3) as word where instr(
-    lower(run_id || ' ' || json_extract(spec, '$.name') || ' ' || json_extract(spec, '$.argv')), word.value) = 0)
-group by state
-"""
+"""  # noqa: S608 - of our own words
+_COUNT = f"select state, count(*) from jobs where ?1 is not null and {_CHOSEN} group by state"  # noqa: S608
 
 
 class History:
@@ -240,8 +236,10 @@ class History:
             known = database.execute(of_these, (json.dumps(run_ids),)).fetchall()
         try:
             tasks = {one["run_id"]: tuple(map(task_info, parse_json(one["states"]))) for one in known}
-            records = [_record(row, sizes.get(row["run_id"], ()), states.get(row["run_id"], ())) for row in rows]
-            return [replace(one, info=replace(one.info, tasks=tasks.get(one.run_id, ()))) for one in records]
+            return [
+                _record(row, sizes.get(run_id, ()), states.get(run_id, ()), tasks.get(run_id, ()))
+                for row, run_id in zip(rows, run_ids, strict=True)
+            ]
         except (ValueError, KeyError, TypeError, AttributeError, UnsafeNameError) as error:
             raise self._file.failure(f"holds a row that blobsync did not write: {error}", error) from error
 
@@ -279,7 +277,9 @@ def _values(chosen: JobFilter) -> tuple[object, ...]:
     return json.dumps([state.value for state in chosen.states]), chosen.cluster, words
 
 
-def _record(row: sqlite3.Row, changes: tuple[NodeChange, ...], states: tuple[StateChange, ...]) -> JobRecord:
+def _record(
+    row: sqlite3.Row, changes: tuple[NodeChange, ...], states: tuple[StateChange, ...], tasks: tuple[TaskInfo, ...]
+) -> JobRecord:
     spec = JobSpec.from_json(row["spec"])
     spec = replace(spec, options=cast("JobOptions", renewed(spec.options, spec.env)))
     if spec.run_id != row["run_id"] or spec.cluster != row["cluster"]:
@@ -294,6 +294,7 @@ def _record(row: sqlite3.Row, changes: tuple[NodeChange, ...], states: tuple[Sta
         row["ended"],
         tuple(node for node in row["nodes"].split(",") if node),
         changes,
+        tasks=tasks,
     )
     ref = JobRef(row["run_id"], row["native_id"], row["place"])
     home = Home.from_json(row["home"]) if row["home"] else None

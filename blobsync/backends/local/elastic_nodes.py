@@ -112,8 +112,8 @@ def address_of(node: int) -> str:
     return f"127.0.0.{node + 1}" if sys.platform == "linux" else MASTER_ADDRESS
 
 
-class Fleet:
-    """The nodes of one job. Call ``look`` repeatedly until it returns the job's exit code."""
+class Children:
+    """What runs at a time for one job."""
 
     def __init__(
         self,
@@ -125,12 +125,39 @@ class Fleet:
         gpus: Sequence[str],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``command`` starts a node; arguments for its number and folder are added."""
+        """``command`` starts one of them; arguments for its number and folder are added."""
         self._spec, self._files, self._command = spec, files, command
         self._process, self._environ, self._gpus, self._clock = process, environ, gpus, clock
+        self._asked: dict[int, float] = {}
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make what it knows before the first look."""
+        raise NotImplementedError
+
+    def look(self, *, canceled: bool) -> int | None:
+        """Take the next steps; the job's exit code once all have ended, None before: call it again."""
+        raise NotImplementedError
+
+    def _ask_to_stop(self, number: int, pid: int) -> None:
+        """Ask one to stop, and again after a while."""
+        now = self._clock()
+        if now - self._asked.get(number, 0.0) > PATIENCE_SECONDS:
+            self._asked[number] = now
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+    def _log_end(self, what: str, code: int, said: str) -> None:
+        with self._files.log.open("a") as log:
+            log.write(f"{what} ended with {code}\n{said}".rstrip() + "\n")
+
+
+class Fleet(Children):
+    """The nodes of one job."""
+
+    def _prepare(self) -> None:
         self._nodes: dict[int, FleetNode] = {}
         self._children: dict[int, RunningProcess] = {}
-        self._asked: dict[int, float] = {}
         self._recorded: tuple[tuple[int, ...], int] | None = None
 
     @property
@@ -140,7 +167,6 @@ class Fleet:
         return asked if asked is not None and bounds and asked in bounds else self._spec.nodes
 
     def look(self, *, canceled: bool) -> int | None:
-        """Take the next steps; the job's exit code once all nodes have ended, None before."""
         for number, child in list(self._children.items()):
             code = child.wait(0)
             if code is not None:
@@ -150,7 +176,8 @@ class Fleet:
             over = CANCELED if steps.over is None else steps.over
             steps = Steps(end=tuple(sorted(self._children, reverse=True)), over=over)
         for number in steps.end:
-            self._end(number)
+            self._nodes[number] = replace(self._nodes[number], leaving=True)
+            self._ask_to_stop(number, self._children[number].pid)
         for number in steps.start:
             self._start(number)
         self._record_change()
@@ -171,22 +198,11 @@ class Fleet:
         self._children[number] = self._process.start((*self._command, *words), env=env)
         self._nodes[number] = replace(node, starts=node.starts + 1, runs=True, code=None)
 
-    def _end(self, number: int) -> None:
-        """Ask a node to stop, and again after a while."""
-        now = self._clock()
-        if now - self._asked.get(number, 0.0) > PATIENCE_SECONDS:
-            self._asked[number] = now
-            self._nodes[number] = replace(self._nodes[number], leaving=True)
-            with suppress(ProcessLookupError):
-                os.kill(self._children[number].pid, signal.SIGTERM)
-
     def _has_ended(self, number: int, child: RunningProcess, code: int) -> None:
         self._nodes[number] = after_node(self._nodes[number], code, self._clock())
         del self._children[number]
         self._asked.pop(number, None)
-        said = f"node {number} ended with {code}\n{child.stderr_tail()}".rstrip()
-        with self._files.log.open("a") as log:
-            log.write(said + "\n")
+        self._log_end(f"node {number}", code, child.stderr_tail())
 
     def _record_change(self) -> None:
         now = tuple(shown_nodes(self._nodes)), self.wanted
