@@ -19,7 +19,7 @@ from blobsync.base.errors import UsageError
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.stopping import was_interrupted
-from blobsync.cli.command_words import ENDS_WITH_A_COMMAND, SECTIONS, Word
+from blobsync.cli.command_words import ENDS_WITH_A_COMMAND, SECTIONS, WORDS, Word
 from blobsync.cli.session import GLOBALS, Command, Commands, Session, offers, option, registered, row
 
 _SETTINGS: dict[str, Any] = {
@@ -102,17 +102,16 @@ class _Commands(Mapping[str, Any]):
     """Name -> command; each is built on first use."""
 
     def __init__(self) -> None:
-        self._words = {name: word for _, words in SECTIONS for word in words for name in word.names}
-        self._built = cache(lambda name: _build(self._words[name]))
+        self._built = cache(lambda name: _build(WORDS[name]))
 
     def __getitem__(self, name: str) -> Any:
         return self._built(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._words)
+        return iter(WORDS)
 
     def __len__(self) -> int:
-        return len(self._words)
+        return len(WORDS)
 
 
 def _build(word: Word) -> Any:
@@ -239,20 +238,14 @@ class CommandTree(TyperGroup):
         """The words of the table with their help; builds no command."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
-        return [
-            Offered(name, word.help)
-            for _, words in SECTIONS
-            for word in words
-            for name in word.names
-            if name.startswith(incomplete)
-        ]
+        return [Offered(name, word.help) for name, word in WORDS.items() if name.startswith(incomplete)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As in the base class; the error for an unknown word suggests a command."""
         if args[0] not in self.commands and not args[0].startswith("-"):
             from blobsync.cli.suggestions import command_hint
 
-            known = {name: word.help for _, words in SECTIONS for word in words for name in word.names}
+            known = {name: word.help for name, word in WORDS.items()}
             raise UsageError(f"no such command '{args[0]}'", hint=command_hint(args, known))
         return super().resolve_command(ctx, args)
 

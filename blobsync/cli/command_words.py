@@ -81,5 +81,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
     ),
 )
 
+WORDS = {name: word for _, words in SECTIONS for word in words for name in word.names}
+
 # Everything after these words belongs to the command that the job runs.
 ENDS_WITH_A_COMMAND = ("submit", "local")

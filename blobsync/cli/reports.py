@@ -324,10 +324,7 @@ def verify_lines(reports: Sequence[VerifyReport], shown: int) -> Iterator[str]:
 
 def _compared_by(reports: Sequence[VerifyReport]) -> dict[str, int]:
     """The number of equal files by what that is known."""
-    found: Counter[str] = Counter()
-    for report in reports:
-        found.update(report.compared_by)
-    return dict(sorted(found.items()))
+    return dict(sorted(sum((Counter(each.compared_by) for each in reports), Counter[str]()).items()))
 
 
 def verify_code(reports: Sequence[VerifyReport]) -> ExitCode:
@@ -340,9 +337,7 @@ def _verify_counts(reports: Sequence[VerifyReport]) -> dict[str, int]:
     """The number of files of each class, in the order of the classes."""
     from blobsync.project.verify import CLASSES
 
-    found: Counter[str] = Counter()
-    for report in reports:
-        found.update(report.counts)
+    found = sum((Counter(each.counts) for each in reports), Counter[str]())
     return {status: found[status] for status in CLASSES if found[status]}
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from blobsync.base.errors import UsageError
+from blobsync.cli.command_words import WORDS
 from blobsync.cli.output import Result
 from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command, registered
 
@@ -52,7 +53,7 @@ def schema(
     known = answers()
     if not words:
         return Result({"commands": list(known), "schema": None}, list(known))
-    name = " ".join([_main_name(words[0]), *words[1:]])
+    name = " ".join([WORDS[words[0]].names[0] if words[0] in WORDS else words[0], *words[1:]])
     if name not in known:
         said = f"'{name}' prints no JSON document" if _is_command(name) else f"no such command '{name}'"
         raise UsageError(said, hint="'blobsync schema' lists the commands that print a JSON document")
@@ -60,20 +61,10 @@ def schema(
     return Result({"commands": [name], "schema": found}, json.dumps(found, indent=1).splitlines())
 
 
-def _main_name(word: str) -> str:
-    """The main name of a command: ``u`` for ``upload``."""
-    from blobsync.cli.command_words import SECTIONS
-
-    names = (each.names for _, words in SECTIONS for each in words)
-    return next((each[0] for each in names if word in each), word)
-
-
 def _is_command(name: str) -> bool:
     """Whether it is a command, by its main name, a group, or a command of one."""
-    from blobsync.cli.command_words import SECTIONS
-
     first, _, rest = name.partition(" ")
-    word = next((each for _, words in SECTIONS for each in words if each.names[0] == first), None)
+    word = WORDS.get(first)
     if word is None:
         return False
     group = registered(word).groups.get(first)

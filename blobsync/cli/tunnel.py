@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,7 +62,6 @@ def tunnel_job(
     """
     from blobsync.tunnels.node_apps import TunnelRequest
 
-    signal.signal(signal.SIGHUP, _stop)
     jobs = find_jobs(session)
     # The tunnel is also closed if Ctrl-C comes while the answer is printed.
     opened = session.held.enter_context(
@@ -77,11 +75,6 @@ def tunnel_job(
     )
     data = {"job_id": run_id, "url": opened.url, "local_port": opened.local_port, "tunnel": opened.is_needed}
     return Result(data, [opened.url], live=True, reveals=True, then=lambda: _hold(session, opened))
-
-
-def _stop(number: int, frame: object) -> None:
-    """A hangup of the terminal counts as Ctrl-C."""
-    raise KeyboardInterrupt
 
 
 def _hold(session: Session, opened: JobTunnel) -> int:

@@ -14,7 +14,7 @@ from itertools import chain
 from blobsync.base.errors import UnsafeNameError, UsageError
 from blobsync.base.locations import reaches_another
 from blobsync.config.mapping import Resolution
-from blobsync.project.browse import list_path, nothing_at
+from blobsync.project.browse import blob_at, list_path, nothing_at
 from blobsync.store.open_locations import Connections
 
 
@@ -49,8 +49,7 @@ def make_links(
     if each and container:
         raise UsageError("--each and --container cannot be combined")
     end = connections.open(place.remote)
-    blob = None if place.folder_only or not end.name else end.store.head(end.name)
-    is_blob = blob is not None and not blob.is_folder_stub
+    is_blob = blob_at(end, place) is not None
     entries = list_path(connections, place, inner, recursive=True)
     first = next(entries, None)
     if first is None:

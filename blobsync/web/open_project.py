@@ -13,7 +13,9 @@ from blobsync.base.errors import UsageError
 from blobsync.config.loader import cluster_names
 from blobsync.local.state_dir import open_state_dir
 from blobsync.project.api import Project
+from blobsync.project.jobs import Jobs
 from blobsync.project.keeper_records import Keepers, KeeperState
+from blobsync.project.open_jobs import open_jobs
 from blobsync.project.transfer_history import LogBook
 
 
@@ -60,6 +62,10 @@ class Source:
     def clusters(self) -> tuple[str, ...]:
         """The names of all clusters, sorted."""
         return tuple(sorted({self.cluster_name, *cluster_names(self.root)}))
+
+    def jobs(self) -> Jobs:
+        """The jobs of the project, which need no cluster."""
+        return open_jobs(self.root, environ=self.environ)
 
     def logbook(self) -> LogBook:
         """The log of transfers, which needs no cluster."""

@@ -13,7 +13,6 @@ from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.base.redaction import redact_answer
-from blobsync.project.open_jobs import open_jobs
 from blobsync.web.app_state import app_state_of, form_of, visit_of
 from blobsync.web.gate import TOKEN_FIELD
 from blobsync.web.render import fragment, page
@@ -24,10 +23,9 @@ _DAY = timedelta(days=1)
 
 
 def _list(request: Request) -> Response:
-    source = app_state_of(request).source
     found, problem = None, None
     try:
-        found = open_jobs(source.root, environ=source.environ).outputs(request.path_params["run_id"])
+        found = app_state_of(request).source.jobs().outputs(request.path_params["run_id"])
     except BlobsyncError as error:
         problem = error
     text = fragment(
@@ -47,7 +45,7 @@ def _checkpoints(request: Request) -> Response:
     source, run_id = app_state_of(request).source, request.path_params["run_id"]
     found, problem = None, None
     try:
-        record = open_jobs(source.root, environ=source.environ).find(run_id)
+        record = source.jobs().find(run_id)
         with source.open(record.cluster) as project:
             found = project.checkpoints(job=record.run_id)
     except BlobsyncError as error:
@@ -59,7 +57,7 @@ def _link(request: Request) -> Response:
     """A link that reads one file for a day. It is a secret, shown only on request."""
     source, wanted = app_state_of(request).source, form_of(request).get("name", "")
     run_id = request.path_params["run_id"]
-    found = open_jobs(source.root, environ=source.environ).outputs(run_id, wanted)
+    found = source.jobs().outputs(run_id, wanted)
     chosen = [one for one in found.files if one.shown == wanted]
     if not chosen:
         raise NothingMatchedError(f"the job {run_id} has no output file {wanted!a}")

@@ -15,10 +15,9 @@ from blobsync.base.errors import UsageError
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.timeline import lasted
 from blobsync.jobspec.spec import State
-from blobsync.project.open_jobs import open_jobs
+from blobsync.project.jobs import Jobs
 from blobsync.web.app_state import app_state_of
 from blobsync.web.events import live_parts
-from blobsync.web.open_project import Source
 from blobsync.web.pages import job_outputs, one_job
 from blobsync.web.render import fragment, page
 
@@ -67,21 +66,19 @@ def _asked(request: Request) -> _Query:
 
 
 def _show(request: Request) -> Response:
-    source, asked = app_state_of(request).source, _asked(request)
-    jobs = open_jobs(source.root, environ=source.environ)
+    asked, jobs = _asked(request), app_state_of(request).source.jobs()
     problems = jobs.refresh_unfinished() if "fresh" in request.query_params else ()
-    values = {"problems": problems, **_listed(source, asked)}
+    values = {"problems": problems, **_listed(jobs, asked)}
     return page(request, "jobs.html", clusters=jobs.clusters_of_jobs(), live=asked.query(), **values)
 
 
-def _listed(source: Source, asked: _Query) -> dict[str, Any]:
+def _listed(jobs: Jobs, asked: _Query) -> dict[str, Any]:
     """The values for the list of jobs."""
-    jobs = open_jobs(source.root, environ=source.environ)
     chosen = replace(asked.filter, text="") if asked.state == _ALL_USERS else asked.filter
     found = jobs.page(chosen, limit=PAGE_JOBS, offset=(asked.page - 1) * PAGE_JOBS)
     last = max(1, -(-found.total // PAGE_JOBS))
     if asked.page > last:
-        return _listed(source, asked._replace(page=last))
+        return _listed(jobs, asked._replace(page=last))
     kinds: list[tuple[str, str, int | None]] = [("", "All", sum(found.states.values()))]
     kinds += [(kind, kind.title(), sum(found.states.get(one, 0) for one in states)) for kind, states in _KINDS.items()]
     kinds.append((_ALL_USERS, "All users", None))
@@ -101,8 +98,8 @@ def _follow(request: Request) -> Response:
     source, asked = app_state_of(request).source, _asked(request)
 
     def look() -> Mapping[str, str]:
-        problems = open_jobs(source.root, environ=source.environ).refresh_unfinished()
-        values = {"problems": problems, **_listed(source, asked)}
+        jobs = source.jobs()
+        values = {"problems": jobs.refresh_unfinished(), **_listed(jobs, asked)}
         return {
             "job-list": fragment("job_list.html", **values),
             "job-kinds": fragment("job_kinds.html", **values),
@@ -113,11 +110,10 @@ def _follow(request: Request) -> Response:
 
 
 def _compare(request: Request) -> Response:
-    source = app_state_of(request).source
     chosen = request.query_params.getlist("job")
     if len(chosen) != 2:
         raise UsageError(f"two jobs can be compared, not {len(chosen)}", hint="select two in the list of jobs")
-    found = open_jobs(source.root, environ=source.environ).compare(chosen[0], chosen[1])
+    found = app_state_of(request).source.jobs().compare(chosen[0], chosen[1])
     files = [*_marked("+", found.files.added), *_marked("-", found.files.removed), *_marked("±", found.files.changed)]
     return page(request, "job_compare.html", found=found, files=files, everything="all" in request.query_params)
 
@@ -127,9 +123,8 @@ def _marked(mark: str, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _abort(request: Request) -> Response:
-    source = app_state_of(request).source
     run_id = request.path_params["run_id"]
-    open_jobs(source.root, environ=source.environ).cancel(run_id)
+    app_state_of(request).source.jobs().cancel(run_id)
     return RedirectResponse(f"/jobs/{run_id}", 303)
 
 

@@ -34,7 +34,6 @@ from blobsync.jobs.form.fields import (
 from blobsync.jobs.form.filled import CheckedForm, JobForm, check_form, form_of_job
 from blobsync.jobs.form.templates import load_template, save_template, template_names
 from blobsync.jobs.record import JobFilter
-from blobsync.project.open_jobs import open_jobs
 from blobsync.web.app_state import app_state_of, form_of
 from blobsync.web.open_project import Source
 from blobsync.web.pages.one_job import after_submission
@@ -87,7 +86,7 @@ def _show(request: Request) -> Response:
     message = _Message()
     try:
         if query.get("job"):
-            record = open_jobs(source.root, environ=source.environ).find(query["job"])
+            record = source.jobs().find(query["job"])
             filled = form_of_job(record, _known(source, record.cluster))
             form, message = filled.form, _Message(f"Filled from {record.run_id}.", notes=filled.notes)
         elif query.get("template"):
@@ -158,8 +157,7 @@ def _check(request: Request) -> Response:
 def _page(request: Request, found: CheckedForm, message: _Message, *, fresh: bool) -> Response:
     """The page. ``fresh``: nothing was typed yet, so no mistakes are shown."""
     source = app_state_of(request).source
-    jobs = open_jobs(source.root, environ=source.environ)
-    recent = jobs.page(JobFilter(), limit=_RECENT).records
+    recent = source.jobs().page(JobFilter(), limit=_RECENT).records
     return page(
         request,
         "new_job.html",

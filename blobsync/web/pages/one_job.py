@@ -25,7 +25,6 @@ from blobsync.jobs.task_table import task_rows
 from blobsync.jobspec.spec import SERVICES, State
 from blobsync.jobspec.task_states import counts_text
 from blobsync.project.jobs import Jobs
-from blobsync.project.open_jobs import open_jobs
 from blobsync.web.app_state import app_state_of, form_of
 from blobsync.web.charts import task_chart, timeline, use_charts
 from blobsync.web.events import live_parts, pause
@@ -52,7 +51,7 @@ def badge_of(record: JobRecord) -> tuple[str, str]:
 
 def _show(request: Request) -> Response:
     source, query = app_state_of(request).source, request.query_params
-    jobs = open_jobs(source.root, environ=source.environ)
+    jobs = source.jobs()
     record = jobs.find(request.path_params["run_id"])
     chosen, metric = query.get("log", ""), query.get("metric", "")[:200]
     if "fresh" in query:
@@ -171,7 +170,7 @@ def _follow(request: Request) -> Response:
     def look() -> Mapping[str, str]:
         if over:
             return over["parts"]
-        jobs = open_jobs(source.root, environ=source.environ)
+        jobs = source.jobs()
         record = jobs.get(run_id)
         fetched = _fetched(jobs, record, chosen)
         parts = _parts(record, fetched, (chosen if chosen in fetched.names else fetched.leading) or "")
@@ -180,7 +179,7 @@ def _follow(request: Request) -> Response:
             over["parts"] = parts
         return parts
 
-    record = open_jobs(source.root, environ=source.environ).find(run_id)
+    record = source.jobs().find(run_id)
     return live_parts(request, look, _pause(record))
 
 
@@ -195,10 +194,10 @@ def _log(request: Request) -> Response:
     run_id, chosen = request.path_params["run_id"], query.get("name", "")
     given = request.headers.get("last-event-id") or query.get("start", "")
     begin = int(given) if given.isdecimal() and len(given) < 19 else None
-    record = open_jobs(source.root, environ=source.environ).find(run_id)
+    record = source.jobs().find(run_id)
 
     def look(start: int | None) -> tuple[tuple[str, ...], int | None, bool]:
-        jobs = open_jobs(source.root, environ=source.environ)
+        jobs = source.jobs()
         now = jobs.get(run_id)
         over, fetched = now.state.is_final, _fetched(jobs, now, chosen)
         name = chosen if chosen in fetched.names else fetched.leading
@@ -227,12 +226,15 @@ def _log(request: Request) -> Response:
 
 
 def _resubmit(request: Request) -> Response:
-    source, form = app_state_of(request).source, form_of(request)
-    jobs = open_jobs(source.root, environ=source.environ)
-    submitted = jobs.resubmit(
-        request.path_params["run_id"],
-        cluster=form.get("cluster") or None,
-        latest_code=form.get("latest_code") == "yes",
+    form = form_of(request)
+    submitted = (
+        app_state_of(request)
+        .source.jobs()
+        .resubmit(
+            request.path_params["run_id"],
+            cluster=form.get("cluster") or None,
+            latest_code=form.get("latest_code") == "yes",
+        )
     )
     return after_submission(request, submitted)
 
