@@ -104,7 +104,8 @@ def in_our_words(words: Sequence[str]) -> list[str]:
         if option in _WITH_VALUE and not equals and rest:
             before.append(rest.pop(0))
     if not rest or rest[0] == "--":
-        return [*before, *_not_moved(moved), *rest]
+        # There is no command to move them to.
+        return [*before, *(word for given, _, values in moved for word in (given, *values)), *rest]
     command = rest.pop(0)
     for given, one, _ in moved:
         if command not in one.commands:
@@ -112,12 +113,6 @@ def in_our_words(words: Sequence[str]) -> list[str]:
             raise UsageError(f"{given} means nothing for {command}", hint=f"it is {one.name} of {known} now")
     own = [word for _, one, values in moved for word in (one.name, *values)]
     return [*before, command, *own, *(rest if command in ENDS_WITH_A_COMMAND else _renamed(rest))]
-
-
-def _not_moved(moved: Sequence[tuple[str, OwnOption, list[str]]]) -> Iterator[str]:
-    """The options as they were, if there is no command to move them to."""
-    for given, _, values in moved:
-        yield from (given, *values)
 
 
 def _renamed(words: Sequence[str]) -> Iterator[str]:
@@ -133,7 +128,7 @@ def _renamed(words: Sequence[str]) -> Iterator[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Never raises, never shows a traceback for a user's mistake."""
     words = list(sys.argv[1:] if argv is None else argv)
-    console = Console(_without_secrets(words), as_json=_wants_json(words))
+    console = Console(_without_secrets(words), as_json="--json" in words[: _ours(words)])
     stop_on_other_signals()
     ignore_ctrl_c_alone()
     threading.excepthook = _report_crashed_thread
@@ -254,11 +249,6 @@ def _fault(error: Exception, words: Sequence[str]) -> BlobsyncError:
     )
     fault.code = FailureCode.INTERNAL
     return fault
-
-
-def _wants_json(words: Sequence[str]) -> bool:
-    """Whether a command line that cannot be parsed contains ``--json``."""
-    return "--json" in words[: _ours(words)]
 
 
 def _ours(words: Sequence[str]) -> int:

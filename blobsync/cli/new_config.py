@@ -84,7 +84,8 @@ def _settled(session: Session, answers: StorageAnswers, manner: _Manner) -> Resu
     """Check the answers, ask again for those that do not work, and write the files."""
     refused, another = False, None
     while True:
-        place = _demand_room(session, answers)
+        _demand_new(answers.cluster)
+        place = _account_of(answers, session)
         given = another or _login_for(session, place, stdin=manner.stdin, again=refused)
         if given is None and answers.auth != "identity":
             return _written(session, answers, place, None, ())
@@ -162,6 +163,7 @@ def _kind(word: str) -> str:
 
 def _dialogue(session: Session, before: StorageAnswers) -> StorageAnswers:
     """Ask for everything; the answers in ``before`` are the defaults."""
+    from blobsync.config.logins import load_login
     from blobsync.config.scaffold import base_folder, folder_names, split_account
 
     def account(text: str) -> tuple[StorageAnswers, str | None]:
@@ -181,18 +183,11 @@ def _dialogue(session: Session, before: StorageAnswers) -> StorageAnswers:
     known = before.endpoint or before.account
     answers, inside = ask("storage account (its name, or the URL of its blob endpoint)", known, account)
     answers = ask("container", inside or before.container, container)
-    stored = _stored_kind(session, answers)
-    auth = ask(f"log in with {', '.join(_KINDS)}", stored or before.auth or "sas", _kind)
+    stored = load_login(_account_of(answers, session).container, session.environ)
+    auth = ask(f"log in with {', '.join(_KINDS)}", stored.kind if stored else before.auth or "sas", _kind)
     folders = ask("folders of this project to map", ", ".join(before.folders), folder_names)
     base = ask("their place in the container", before.base or "/", base_folder)
     return replace(answers, auth=auth, folders=folders, base=base)
-
-
-def _stored_kind(session: Session, answers: StorageAnswers) -> str:
-    from blobsync.config.logins import load_login
-
-    login = load_login(_account_of(answers, session).container, session.environ)
-    return "" if login is None else login.kind
 
 
 def _demand_new(cluster: str) -> None:
@@ -219,11 +214,6 @@ def _account_of(answers: StorageAnswers, session: Session) -> StorageAccount:
 
 def _named(problem: ConfigError) -> str:
     return f"{(problem.key or '').replace('_', ' ')} {problem.detail}".strip()
-
-
-def _demand_room(session: Session, answers: StorageAnswers) -> StorageAccount:
-    _demand_new(answers.cluster)
-    return _account_of(answers, session)
 
 
 def _login_for(session: Session, account: StorageAccount, *, stdin: bool, again: bool) -> StoredLogin | None:

@@ -325,8 +325,11 @@ class Command:
     @cached_property
     def _groups(self) -> Mapping[str, OptionGroup]:
         """The parameters that stand for several options, by their names."""
-        several = (each for each in self._own if not _is_one_option(each.annotation))
-        return {each.name: OptionGroup(each.annotation, self._name) for each in several}
+        return {
+            each.name: OptionGroup(each.annotation, self._name)
+            for each in self._own
+            if not any(isinstance(part, ParameterInfo) for part in get_args(each.annotation))
+        }
 
     @cached_property
     def rows(self) -> tuple[Parameter, ...]:
@@ -371,10 +374,6 @@ class OptionGroup:
             if self._options[name].is_flag:
                 given[name] = self._options[name].about.sets
         return self._make(**given)
-
-
-def _is_one_option(kind: Any) -> bool:
-    return any(isinstance(part, ParameterInfo) for part in get_args(kind))
 
 
 # As users call the platforms.

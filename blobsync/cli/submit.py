@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,12 +73,8 @@ def choose(session: Session, asked: SubmitKeywords) -> Sequence[Candidate]:
 def with_choice(result: Result, choice: Sequence[Candidate]) -> Result:
     """The result of ``submit``, with the clusters that were considered."""
     if choice:
-        result.data = {**result.data, "choice": [_data(one) for one in choice]}
+        result.data = {**result.data, "choice": [asdict(one) for one in choice]}
     return result
-
-
-def _data(one: Candidate) -> Mapping[str, Any]:
-    return {name: getattr(one, name) for name in ("cluster", "chosen", "needed", "free", "why")}
 
 
 YesOption = Annotated[bool, option("-y", "--yes", help="Do not ask.")]
@@ -136,16 +133,13 @@ def submit(
       blobsync -c uni submit --file job.json --cluster-file cluster.json
     """
     asked["env"] = read_pairs(asked.get("env") or (), session.environ)
-    _demand_one_number(session, asked.get("num_gpu"))
+    gpus = asked.get("num_gpu")
+    if gpus is not None and session.num_gpu not in (None, gpus):
+        # -n is among the changes of the cluster file, where --gpus would win.
+        raise UsageError(f"-n {session.num_gpu} and --gpus {gpus} are two numbers", hint="use only one of them")
     choice = choose(session, asked)
     words, jobs = _of_file(session, cmd, file, cluster_file, asked)
     return with_choice(_submitted(session, jobs, words, asked, dry_run=dry_run, wait=wait), choice)
-
-
-def _demand_one_number(session: Session, gpus: int | None) -> None:
-    """``-n`` is among the changes of the cluster file, where ``--gpus`` would win."""
-    if gpus is not None and session.num_gpu not in (None, gpus):
-        raise UsageError(f"-n {session.num_gpu} and --gpus {gpus} are two numbers", hint="use only one of them")
 
 
 def _submitted(

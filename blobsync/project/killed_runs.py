@@ -55,12 +55,14 @@ def record_killed_runs(plan: TransferPlan, context: PartOpener, state: StateDir)
 def forget_killed_runs(plan: TransferPlan, state: StateDir) -> None:
     """Remove the intents of killed runs whose files were all part of a plan that has moved everything."""
     for left in left_intents(state) if not plan.is_selective else ():
-        if all(any(_covers(part, each.source, each.destination) for part in plan.parts) for each in left.ends()):
+        if all(
+            any(
+                is_below(each.source, str(part.source)) and is_below(each.destination, str(part.destination))
+                for part in plan.parts
+            )
+            for each in left.ends()
+        ):
             left.remove()
-
-
-def _covers(part: PlanPart, source: str, destination: str) -> bool:
-    return is_below(source, str(part.source)) and is_below(destination, str(part.destination))
 
 
 def _place(part: PlanPart, action: FileAction) -> tuple[str, str]:

@@ -259,8 +259,9 @@ def _remove(
         listener.emit(FilesDone([shown(blob.name) for blob in chunk]))
     for name in _still_there(end, deletion):
         failed.setdefault(name, "it is still there")
-    for names in _deepest_first(deletion.directories):
-        failed.update(end.store.delete_many(names))
+    # The directories of one depth at a time, the deepest first: only an empty one can be deleted.
+    for _, names in groupby(sorted(deletion.directories, key=_depth, reverse=True), _depth):
+        failed.update(end.store.delete_many(list(names)))
     for name, reason in sorted(failed.items()):
         result.failures.append(
             FileFailure(
@@ -276,12 +277,6 @@ def _remove(
     index.pair(deletion.place.entry.prefix, str(deletion.place.entry.remote)).forget(
         "/".join(part for part in (base, path) if part) for path in paths
     )
-
-
-def _deepest_first(directories: Iterable[str]) -> Iterator[list[str]]:
-    """The directories of one depth at a time: only an empty one can be deleted."""
-    for _, names in groupby(sorted(directories, key=_depth, reverse=True), _depth):
-        yield list(names)
 
 
 def _depth(name: str) -> int:

@@ -189,7 +189,11 @@ class Spreading:
         self._runs[run] = time.time_ns()
         place.write(_RUNS, self._own_key.seal(_RUNS, self._place_name, _RUNS, json.dumps(self._runs).encode()))
         sealed = self._sealed(run)
-        list(side_by_side(partial(_write_shard, sealed), shards, _THREADS))
+        list(
+            side_by_side(
+                lambda shard: sealed.write(f"shards/{task_name(shard.number)}", shard_body(shard)), shards, _THREADS
+            )
+        )
         request = self._request(plan, run, len(shards))
         spec = spread_spec(self._jobs, self._context.cluster, request, place.below(f"runs/{run}"))
         job = ArrayJob.submit(self._jobs, (self._context.cluster, self._context.from_cluster), spec)
@@ -339,10 +343,6 @@ class Spreading:
             return values
         account = self._context.connections.account(end.in_container().container)
         return {**values, "source": source_values(account, self._environ)}
-
-
-def _write_shard(place: SharedStore, shard: Shard) -> None:
-    place.write(f"shards/{task_name(shard.number)}", shard_body(shard))
 
 
 class _Paths(NamedTuple):

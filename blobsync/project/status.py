@@ -126,13 +126,10 @@ class ProjectStatus:
     def exit_code(self) -> ExitCode:
         """0: nothing is known to differ (with ``fresh``: nothing does); 3: something does, or was not examined; 1: no
         entry could be examined."""
-        if all(entry.ok for entry in self.entries) and not (self.fresh and self._has_doubts):
+        doubtful = any(entry.never_verified.files for entry in self.entries)
+        if all(entry.ok for entry in self.entries) and not (self.fresh and doubtful):
             return ExitCode.DONE
         return ExitCode.FAILED if all(entry.problem for entry in self.entries) else ExitCode.PARTIAL
-
-    @property
-    def _has_doubts(self) -> bool:
-        return any(entry.never_verified.files for entry in self.entries)
 
 
 class _LastSeen:

@@ -72,10 +72,14 @@ class StatusCache(Generic[T]):
             self._known = replace(self._known, at=0.0)
 
     def _look(self, fresh: bool) -> None:
+        def keep(progress: Progress) -> None:
+            with self._lock:
+                self._known = replace(self._known, seen=progress.looked)
+
         problem = hint = ""
         known: T | None = None
         try:
-            for known in self._ask(fresh, self._keep_progress):
+            for known in self._ask(fresh, keep):
                 with self._lock:
                     self._known = replace(self._known, status=known, problem="", hint="")
         except BlobsyncError as error:
@@ -85,10 +89,6 @@ class StatusCache(Generic[T]):
         with self._lock:
             self._known = CachedStatus(known, time.time(), problem=problem, hint=hint)
             self._ended.notify_all()
-
-    def _keep_progress(self, progress: Progress) -> None:
-        with self._lock:
-            self._known = replace(self._known, seen=progress.looked)
 
 
 class StatusCaches:

@@ -38,13 +38,17 @@ def schema_id(command: str) -> str:
 
 def document_schema(command: str, shapes: Sequence[Schema]) -> dict[str, Any]:
     """The schema of the output of ``blobsync COMMAND --json``. ``data`` is empty if the command could not start."""
+    timed = ({**each, "properties": {**each["properties"], "timings": _TIMINGS}} for each in shapes)
     whole = record(
         {
             "blobsync": described({"const": VERSION}, "the version of this document"),
             "command": described(list_of(TEXT), "the words of the command line, without secrets"),
             "status": {"enum": [*STATUSES]},
-            "exit_code": described(INTEGER, "of blobsync: " + ", ".join(_exit_code(each) for each in ExitCode)),
-            "data": {"anyOf": [*map(_with_timings, shapes), record({})]},
+            "exit_code": described(
+                INTEGER,
+                "of blobsync: " + ", ".join(f"{int(each)} {each.name.lower().replace('_', ' ')}" for each in ExitCode),
+            ),
+            "data": {"anyOf": [*timed, record({})]},
             "errors": list_of(_ERROR),
         }
     )
@@ -52,11 +56,3 @@ def document_schema(command: str, shapes: Sequence[Schema]) -> dict[str, Any]:
     has_data = {"properties": {"data": {"minProperties": 1}}}
     heading = {"$schema": _DRAFT, "$id": schema_id(command), "title": f"blobsync {command} --json"}
     return {**heading, **whole, "if": succeeded, "then": has_data}
-
-
-def _with_timings(shape: Schema) -> Schema:
-    return {**shape, "properties": {**shape["properties"], "timings": _TIMINGS}}
-
-
-def _exit_code(code: ExitCode) -> str:
-    return f"{int(code)} {code.name.lower().replace('_', ' ')}"
