@@ -203,7 +203,7 @@ def keep_ls(session: Session) -> Result:
     \b
       blobsync keep ls
     """
-    states = _keepers(session)
+    states = by_age(session.project().keepers())
     lines = [keeper_line(state) for state in states] or ["no folder is kept; 'blobsync keep PATH' does it"]
     return Result({"keepers": [keeper_data(state) for state in states]}, lines, wraps=True)
 
@@ -231,17 +231,15 @@ def keep_stop(
     return Result(data, lines or ["no folder was kept"])
 
 
-def _keepers(session: Session) -> list[KeeperState]:
-    return sorted(session.project().keepers().values(), key=lambda state: state.began)
+def by_age(states: Mapping[str, KeeperState]) -> list[KeeperState]:
+    """The keepers, the oldest first."""
+    return sorted(states.values(), key=lambda state: state.began)
 
 
 def keeper_data(state: KeeperState) -> dict[str, Any]:
     """A keeper as JSON."""
-    known = asdict(state)
-    for name in ("born", "roots"):
-        del known[name]
     return {
-        **known,
+        **{name: value for name, value in asdict(state).items() if name not in ("born", "roots")},
         "paths": list(state.paths),
         "began": zulu_text(state.began),
         "told": zulu_text(state.told),
@@ -255,8 +253,3 @@ def keeper_data(state: KeeperState) -> dict[str, Any]:
 def keeper_line(state: KeeperState) -> str:
     """A keeper in one line."""
     return f"{state.id}: {' '.join(state.paths)} kept by {state.who}: {state.standing}"
-
-
-def kept_data(states: Mapping[str, KeeperState]) -> list[dict[str, Any]]:
-    """All keepers as JSON, in ``status``."""
-    return [keeper_data(state) for state in sorted(states.values(), key=lambda state: state.began)]

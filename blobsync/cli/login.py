@@ -53,6 +53,8 @@ def login(
       blobsync login --identity                    az login and the like
       blobsync login --forget
     """
+    from blobsync.config.account_files import folder_in_use
+
     if show:
         return _listed(session)
     root, name, account = _chosen_account(session, file)
@@ -61,7 +63,7 @@ def login(
     _demand_kind(account, "identity" if identity else None)
     given = None if identity else given_login(session, account)
     with looking():
-        checks = () if no_check else try_login(session, account, given, _folder(root, name))
+        checks = () if no_check else try_login(session, account, given, folder_in_use(root, name.removeprefix("./")))
     return _stored(session, account, given, checks)
 
 
@@ -169,12 +171,6 @@ def _parsed(text: str, account: StorageAccount) -> StoredLogin:
     found = parse_login(text, account.container)
     _demand_kind(account, found.kind)
     return found
-
-
-def _folder(root: Path, name: str) -> str:
-    from blobsync.config.account_files import folder_in_use
-
-    return folder_in_use(root, name.removeprefix("./"))
 
 
 def _stored(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.formatting import count_text, duration_text, size_text
-from blobsync.cli.keep import keeper_line, kept_data
+from blobsync.cli.keep import by_age, keeper_data, keeper_line
 from blobsync.cli.output import Result, fields_of
 from blobsync.cli.running_transfers import running_data, running_line
 from blobsync.cli.session import Commands, OptionalPaths, Session, command, option, with_consent
@@ -47,27 +47,18 @@ def status(
     """
     project = session.project()
     found = with_consent(session, project, lambda: project.status(paths or (), fresh=fresh))
-    running, kept = tuple(project.running().values()), project.keepers()
-    lines = _lines(found, running, tuple(kept.values()), time.time(), quiet=session.quiet)
-    return Result(
-        {**_data(found, running), "kept": kept_data(kept)}, lines, _failures(found), found.exit_code, wraps=True
-    )
-
-
-def _failures(found: ProjectStatus) -> list[FileFailure | BlobsyncError]:
+    running, kept = tuple(project.running().values()), by_age(project.keepers())
+    lines = _lines(found, running, kept, time.time(), quiet=session.quiet)
+    data = {
+        **fields_of(found, "fresh", "differs"),
+        "entries": [_entry_data(entry) for entry in found.entries],
+        "running": [running_data(each) for each in running],
+        "kept": [keeper_data(each) for each in kept],
+    }
     problems: list[FileFailure | BlobsyncError] = []
     for entry in found.entries:
         problems += [*([entry.problem] if entry.problem else []), *entry.unreadable]
-    return problems
-
-
-def _data(found: ProjectStatus, running: Sequence[RunningTransfer]) -> dict[str, Any]:
-    return {
-        "fresh": found.fresh,
-        "differs": found.differs,
-        "entries": [_entry_data(entry) for entry in found.entries],
-        "running": [running_data(each) for each in running],
-    }
+    return Result(data, lines, problems, found.exit_code, wraps=True)
 
 
 def _entry_data(entry: EntryStatus) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import islice
 
 from blobsync.azcopy.binary import Found, find_azcopy
 from blobsync.azcopy.sandbox import Landlock
@@ -264,12 +265,8 @@ def _clock(about: str, store: RestBlobStore) -> CheckResult:
 
 def _first_file(store: RestBlobStore, folder: str) -> BlobInfo | None:
     """A blob that is not empty, if the first page of the listing has one."""
-    for number, entry in enumerate(store.list_folder(folder)):
-        if isinstance(entry, BlobInfo) and entry.size:
-            return entry
-        if number >= 1000:
-            break
-    return None
+    first = islice(store.list_folder(folder), 1000)
+    return next((entry for entry in first if isinstance(entry, BlobInfo) and entry.size), None)
 
 
 def _reading(about: str, store: RestBlobStore, blob: BlobInfo) -> CheckResult:

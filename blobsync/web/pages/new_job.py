@@ -62,11 +62,6 @@ class _Message:
         return cls(problem=redact(error.message), hint=redact(error.hint or ""))
 
 
-def _digest(error: BlobsyncError) -> str:
-    """The digest of code that has to be trusted first, or ``""``."""
-    return error.digest if isinstance(error, UntrustedCodeError) else ""
-
-
 def _known(source: Source, name: str) -> Cluster | None:
     try:
         return load_cluster(source.root, name, environ=source.environ)
@@ -262,11 +257,12 @@ def _aside(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, An
         with app_state_of(request).source.open(found.asked.cluster, changes=found.changes) as project:
             planned = project.jobs.plan(found.asked.argv, **found.asked.keywords)
     except BlobsyncError as error:
-        message = {"problem": redact(error.message), "hint": redact(error.hint or ""), "digest": _digest(error)}
+        # Of code that has to be trusted first.
+        digest = error.digest if isinstance(error, UntrustedCodeError) else ""
+        message = {"problem": redact(error.message), "hint": redact(error.hint or ""), "digest": digest}
         return {"aside": {**shown, **message, "line": line, "missing": (), "fresh": fresh}}
     warnings = tuple(dict.fromkeys((*found.warnings, *planned.warnings)))
-    text = planned.shown[:_SHOWN_CHARS]
-    made = {"line": line, "request": text, "spec": planned.spec, "warnings": warnings}
+    made = {"line": line, "request": planned.shown[:_SHOWN_CHARS], "spec": planned.spec, "warnings": warnings}
     return {"aside": {**shown, **made, "missing": (), "fresh": fresh}}
 
 

@@ -120,7 +120,7 @@ def _state_words(job: JobRecord | JobTask) -> str:
 
 def _parts(record: JobRecord, fetched: FetchedLogs, name: str) -> dict[str, str]:
     """The parts of the page that are updated while a job runs."""
-    names = _in_order(fetched)
+    names, behind = _in_order(fetched), seconds_behind(record, fetched)
     use, causes = use_of_nodes(fetched), known_causes(record, fetched)
     about: dict[str, Any] = {"record": record, "spec": record.spec, "info": record.info}
     return {
@@ -129,16 +129,11 @@ def _parts(record: JobRecord, fetched: FetchedLogs, name: str) -> dict[str, str]
         "job-facts": fragment("job_facts.html", **about, left=left_behind(record, fetched)),
         "job-causes": fragment("job_causes.html", record=record, causes=causes),
         "job-use": use_charts(use),
-        "job-behind": _behind(record, fetched),
+        "job-behind": "" if behind is None else f"{behind:,} s behind in the container",
         "job-logs": fragment(
             "job_logs.html", record=record, logs=_labelled(names), current=name, problem=fetched.problem
         ),
     }
-
-
-def _behind(record: JobRecord, fetched: FetchedLogs) -> str:
-    seconds = seconds_behind(record, fetched)
-    return "" if seconds is None else f"{seconds:,} s behind in the container"
 
 
 def _in_order(fetched: FetchedLogs) -> list[str]:
