@@ -508,6 +508,17 @@ def test_an_end_that_cannot_be_asked_or_holds_something_else_gets_the_copy_or_th
     assert world.store("eu").body(name) == b"mine" and here(world) == there(world)
 
 
+def test_a_local_file_that_was_edited_is_left_alone_also_where_the_version_of_the_plan_is_safe(world: World) -> None:
+    edit_both(world)
+    plan = world.plan("d", "data", options=TransferOptions(keep="both"))
+    ((_, action),) = [each for each in plan.each() if each[1].aside]
+    write(world, f"v/{action.aside}", b"mine")
+    write(world, "v/a.txt", b"mine, later")
+    result = world.carry_out(plan)
+    assert [failure.path for failure in result.failures] == ["data/v/a.txt"]
+    assert here(world) == {"v/a.txt": b"mine, later", f"v/{action.aside}": b"mine", "v/b.txt": b"beside it"}
+
+
 def test_a_local_file_that_was_edited_since_the_plan_is_left_alone(world: World) -> None:
     edit_both(world)
     plan = world.plan("d", "data", options=TransferOptions(keep="both"))
