@@ -336,8 +336,6 @@ def _begun(one: FileSet) -> str | None:
 def _points_to(text: str | None, name: str) -> bool:
     """Whether a pointer names this set, or a later one of the same kind."""
     last, said = name.rpartition("/")[2], (text or "").strip()
-    if not said:
-        return False
     if said == last:
         return True
     named, own = step_of(said), step_of(last)

@@ -11,6 +11,8 @@ import pytest
 from blobsync.base.file_states import LocalState
 from blobsync.config.model import CheckpointRule
 from blobsync.keep.checkpoint_sets import (
+    ASIDE,
+    STILL_SECONDS,
     FileSet,
     Heard,
     Reach,
@@ -94,6 +96,11 @@ def names(marks: list[Mark]) -> list[str]:
         ("*", "latest", None),
         ("run/*", "run/latest_checkpointed_iteration.txt", None),
         ("run/*", "run/global_step5/a", "run/global_step5"),
+        ("checkpoint-*", "checkpoint-10/latest", "checkpoint-10"),
+        ("run-*/checkpoint-*", "run-1", None),
+        # What was set aside is none, whatever the pattern fits; a file of that name in a set is one of its files.
+        ("*", f"{ASIDE}/checkpoint-10/a", None),
+        ("checkpoint-*", f"checkpoint-10/{ASIDE}", "checkpoint-10"),
     ],
 )
 def test_the_set_of_a_file(pattern: str, path: str, expected: str | None) -> None:
@@ -112,6 +119,8 @@ def test_a_pointer_that_the_rule_names_is_no_set() -> None:
         ("run-*/checkpoint-*", "run-1/checkpoint-9@20261125T170300Z/model.bin", True),
         ("*.ckpt", "log@1.csv", False),
         ("run-*/checkpoint-*", "run-1@2/x", False),
+        ("run/checkpoint-*", "run@2/checkpoint-9", False),
+        ("*", "latest", False),
     ],
 )
 def test_versions_of_a_set_belong_to_it(pattern: str, path: str, expected: bool) -> None:
@@ -178,9 +187,40 @@ def test_an_earlier_pointer_says_nothing_of_a_later_set_and_a_later_one_does() -
     assert not judge(rule, one, Texts({"latest": "global_step10"}), NOW).is_complete
     assert judge(rule, one, Texts({"latest": "global_step30"}), NOW).is_complete
     assert not judge(rule, one, Texts({"latest": "best"}), NOW).is_complete
+    best, by_pointer = a_set("best", "a"), CheckpointRule("*", complete=("../latest",))
+    assert judge(by_pointer, best, Texts({"latest": "best"}), NOW).is_complete
+    for text in ("", "global_step30", "other"):
+        assert not judge(by_pointer, best, Texts({"latest": text}), NOW).is_complete
+
+
+def test_what_is_missing_is_named_with_what_a_program_can_do_instead() -> None:
+    otherwise = "; if the program writes none, complete: NAME in the cluster file or blobsync checkpoint done says it"
+    assert judge(HF, a_set("checkpoint-9", "w"), Texts(), NOW).missing == f"it has no trainer_state.json yet{otherwise}"
+    by_name = CheckpointRule("*", complete=("done",))
+    assert judge(by_name, a_set("a", "w"), Texts(), NOW).missing == "it has no done yet"
+    # As DCP leaves it when it is killed.
+    assert judge(CheckpointRule("step-*"), a_set("step-9", ".metadata.tmp"), Texts(), NOW).missing == (
+        "it has no .metadata yet"
+    )
+    sharded = a_set("checkpoint-9", "fsdp_0/__0_0.distcp")
+    assert "trainer_state.json" in judge(HF, sharded, Texts(), NOW).missing
+
+
+def test_only_the_files_that_complete_a_set_are_looked_into() -> None:
+    rule = CheckpointRule("*", complete=("sub/done",))
+    assert judge(rule, a_set("a", "sub/done"), Texts(not_json=("a/sub/done",)), NOW).is_complete
+    beside = a_set("step-9", "__0_0.distcp", ".metadata", "extra/w.bin")
+    assert judge(CheckpointRule("step-*"), beside, Texts(), NOW).is_complete
+    pointer_first = CheckpointRule("*", complete=("../index", "done"))
+    assert judge(pointer_first, a_set("a", "w"), Texts({"index": "a"}), NOW).missing == "it has no done yet"
+
+
+def test_a_single_file_is_no_folder_of_the_framework_that_its_name_is_like() -> None:
+    assert judge(HF, a_set("checkpoint-9", ""), Texts(), NOW).is_complete
 
 
 def test_a_file_without_more_to_say_has_to_be_still_for_longer() -> None:
+    assert judge(CheckpointRule("mine-*"), a_set("mine-9", "w"), Texts(), NOW).is_complete
     rule = CheckpointRule("*.ckpt")
     assert not judge(rule, a_set("last.ckpt", "", changed_at=NOW - 59), Texts(), NOW).is_complete
     assert judge(rule, a_set("last.ckpt", "", changed_at=NOW - 61), Texts(), NOW).is_complete
@@ -209,7 +249,15 @@ def test_a_program_can_say_it_itself() -> None:
     assert judge(HF, one, Texts(), NOW, told=Told(1, 1, NOW)).is_complete
     few = judge(HF, one, Texts(), NOW, told=Told(1, 2, NOW))
     assert not few.is_complete and few.missing == "1 of 2 ranks on this node said so"
-    assert "changed after" in judge(HF, one, Texts(), NOW, told=Told(1, 1, NOW - 2)).missing
+    assert judge(HF, one, Texts(), NOW, told=Told(1, 1, NOW - 1)).is_complete, "at the moment of its last change"
+    changed = judge(HF, one, Texts(), NOW, told=Told(1, 1, NOW - 2))
+    assert not changed.is_complete and "changed after" in changed.missing
+    # Whoever names a file has said enough.
+    by_name, done = (
+        CheckpointRule("checkpoint-*", complete=("done",)),
+        a_set("checkpoint-9", "done", changed_at=NOW - 9),
+    )
+    assert judge(by_name, done, Texts(), NOW, told=Told(1, 1, NOW - 10)).is_complete
 
 
 @pytest.mark.parametrize(
@@ -407,7 +455,9 @@ def test_a_rank_of_dcp_that_is_done_by_itself_says_nothing_of_the_others() -> No
         (CheckpointRule("*"), ("trainer_state.json",), None, Reach.OWN),
         (CheckpointRule("*"), ("w",), Told(1, 1, NOW), Reach.ALL),
         (CheckpointRule("*"), ("w",), Told(1, 1, NOW, of=2), Reach.RANKS),
+        (CheckpointRule("*"), ("w",), Told(1, 1, 0.0), Reach.ALL),
         (CheckpointRule("*"), ("w",), Told(1, 1, -1.0), Reach.OWN),
+        (CheckpointRule("*", complete=("*.metadata",)), (".metadata",), None, Reach.OWN),
     ],
 )
 def test_for_which_nodes_holds_what_node_0_knows(
@@ -463,11 +513,13 @@ def test_what_a_nodes_own_ranks_say_counts() -> None:
     assert "1 of 2 ranks" in judge_part(rule, SHARD, heard, WHOLE, NOW, told=Told(1, 2, NOW, of=4)).missing
     assert "changed after" in judge_part(rule, SHARD, heard, WHOLE, NOW, told=Told(2, 2, NOW - 9, of=4)).missing
     assert judge_part(rule, None, heard, WHOLE, NOW, told=Told(2, 2, NOW, of=4)).is_complete
-    assert "1 of 2 ranks" in judge_part(rule, None, heard, WHOLE, NOW, told=Told(1, 2, NOW, of=4)).missing
+    few = judge_part(rule, None, heard, WHOLE, NOW, told=Told(1, 2, NOW, of=4))
+    assert not few.is_complete and "1 of 2 ranks" in few.missing
     cut = Texts(cut=("a/__1_0.distcp",))
     for reach in Reach:
-        cut_off = judge_part(rule, SHARD, Heard(reach, 10_000), cut, NOW, told=Told(2, 2, NOW), last=True)
-        assert "cut off" in cut_off.missing
+        for told in (Told(2, 2, NOW), None):
+            cut_off = judge_part(rule, SHARD, Heard(reach, 10_000), cut, NOW, told=told, last=True)
+            assert not cut_off.is_complete and "cut off" in cut_off.missing
 
 
 def test_a_node_with_the_completing_file_of_its_own_is_judged_as_node_0() -> None:
@@ -482,6 +534,12 @@ def test_after_a_kill_a_file_that_is_cut_off_is_still_too() -> None:
     assert not judge_part(rule, SHARD, Heard(Reach.OWN, 600), WHOLE, NOW, last=True).is_complete
     assert judge_part(rule, SHARD, Heard(Reach.ALL, 600), WHOLE, NOW, last=True).is_complete
     assert judge_part(rule, SHARD, Heard(Reach.OWN, 600), WHOLE, NOW, last=True, ended_well=True).is_complete
+    assert not judge_part(rule, None, Heard(Reach.OWN, 0), WHOLE, NOW, ended_well=True).is_complete, "it still runs"
+    # Of what all have written nothing is waited for, except for what changed after the end.
+    for since, expected in ((0.5, True), (0, True), (-0.5, False)):
+        one = a_set("a", "__1_0.distcp", changed_at=NOW - since)
+        found = judge_part(CheckpointRule("*"), one, Heard(Reach.ALL, 0), WHOLE, NOW, last=True)
+        assert found.is_complete is expected
 
 
 def test_one_rank_that_speaks_for_all_is_believed_when_it_has_gone_on() -> None:
@@ -490,7 +548,9 @@ def test_one_rank_that_speaks_for_all_is_believed_when_it_has_gone_on() -> None:
     assert "1 of 2 ranks" in judge(rule, one, Texts(), NOW, told=alone).missing
     assert judge(rule, one, Texts(), NOW, told=alone._replace(went_on=True)).is_complete
     assert not judge(rule, one, Texts(), NOW - 41, told=alone._replace(went_on=True)).is_complete, "others may write"
+    assert judge(rule, one, Texts(), NOW - 100 + STILL_SECONDS, told=alone._replace(went_on=True)).is_complete
     assert not judge(rule, one, Texts(), NOW, told=alone, last=True).is_complete
+    assert not judge(rule, one, Texts(), NOW, told=alone, ended_well=True).is_complete
     assert judge(rule, one, Texts(), NOW, told=alone, last=True, ended_well=True).is_complete
     for there in (one, None):
         heard = Heard(Reach.RANKS, 60, went_on=True)
