@@ -204,7 +204,7 @@ READ_IN: Mapping[str, str] = {
     "batchai.job_file": "ancestors/batchai_record.py",
     "local.slots": "backends/local/local_backend.py",
     "local.gpus": "backends/local/local_backend.py",
-    "runtime": "jobs/context.py",
+    "runtime": "backends/protocol.py",
     "queue_settings": "backends/aml/itp_and_singularity.py",
     "aks_compute_global_dispatch_arg": "backends/aml/itp_and_singularity.py",
     **dict.fromkeys(ACCOUNT, "config/accounts.py"),
