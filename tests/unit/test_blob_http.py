@@ -406,6 +406,33 @@ def test_after_fail_soon_a_silent_host_is_given_up_after_one_timeout() -> None:
         kept[0].close()
 
 
+def test_a_host_that_takes_a_body_and_says_nothing_is_given_up_after_one_timeout() -> None:
+    """What moved at the beginning counts for no longer than that."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        container = BlobContainer("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
+        timeouts = Timeouts(20.0, 3.0)
+        asked = Driven(
+            container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(1), timeouts=timeouts)
+        )
+
+        def take() -> None:
+            connection, _ = server.accept()
+            with connection:
+                while connection.recv(1 << 16):
+                    pass
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        began = time.monotonic()
+        body = bytes(300_000)
+        with pytest.raises(StorageUnreachableError):
+            asked.put("a", body, md5=hashlib.md5(body).digest())
+        # Twice the timeout would be too long.
+        assert time.monotonic() - began < 5.5
+        asked.close()
+        thread.join()
+
+
 def _with_others(steps: Steps[T], between: Callable[[], object]) -> Steps[T]:
     """The same, with another request during each of its pauses."""
     back, failed = None, None

@@ -352,11 +352,11 @@ class CurlExchanges:
         now = time.monotonic()
         stalled = []
         for each in self._under_way.values():
-            if now > each.deadline and each.is_connected():
-                seen = (len(each.lines), len(each.pieces), each.moved())
-                if seen == each.seen:
-                    stalled.append(each)
+            seen = (len(each.lines), len(each.pieces), each.moved())
+            if seen != each.seen:
                 each.seen, each.deadline = seen, now + self._timeouts.read
+            elif now > each.deadline and each.is_connected():
+                stalled.append(each)
         self._look_again = now + min(1.0, self._timeouts.read / 4)
         return [self._cut(each, Trouble.READ_TIMEOUT) for each in stalled]
 
@@ -523,23 +523,23 @@ class _Line:
         lines, pieces = self._handle.lines, self._handle.pieces
         had = (len(lines), len(pieces))
         deadline = time.monotonic() + self._timeouts.read
-        uploaded, reported = 0, 0.0
+        uploaded, reported, now = 0, 0.0, deadline - self._timeouts.read
         while True:
             self._step()
             if not self._running or (len(lines), len(pieces)) != had:
                 return
-            sleep(self._multi, self._timeouts.read)
+            sleep(self._multi, max(deadline - now, self._timeouts.read / 4))
             if self._closing.is_set():
                 raise TransportError(Trouble.BROKEN)
             now = time.monotonic()
             if sent is not None and now >= reported + _REPORT_SECONDS:
                 reported = now
                 sent(self._handle.received())
-            if now > deadline and self._handle.is_connected():
-                moved = self._handle.moved()
-                if moved == uploaded:
-                    raise TransportError(Trouble.READ_TIMEOUT)
+            moved = self._handle.moved()
+            if moved != uploaded:
                 uploaded, deadline = moved, now + self._timeouts.read
+            elif now > deadline and self._handle.is_connected():
+                raise TransportError(Trouble.READ_TIMEOUT)
 
     def _step(self) -> None:
         _, running = self._multi.perform()
