@@ -216,7 +216,7 @@ def _end(given: Mapping[str, Any], places: JobStores) -> OpenLocation:
 
 def close(
     job: NodeJob,
-    place: SharedStore,
+    place: SealedStore,
     number: int,
     ends: Sequence[Ends],
     alone: DirectEngine,
@@ -254,7 +254,7 @@ def close(
     return result.exit_code
 
 
-def _is_whole(place: SharedStore) -> Callable[[Shard], bool]:
+def _is_whole(place: SealedStore) -> Callable[[Shard], bool]:
     def check(shard: Shard) -> bool:
         with suppress(FormatError):
             body = place.read(f"records/{task_name(shard.number)}") or b""
@@ -266,7 +266,7 @@ def _is_whole(place: SharedStore) -> Callable[[Shard], bool]:
 
 def _carry_out(
     job: NodeJob,
-    place: SharedStore,
+    place: SealedStore,
     shards: Sequence[Shard],
     ends: Sequence[Ends],
     alone: DirectEngine,
@@ -312,7 +312,7 @@ def _parts(shards: Sequence[Shard], ends: Sequence[Ends]) -> list[LivePart]:
 class _Ended(NamedTuple):
     """The tasks of this job, each of which has its record."""
 
-    place: SharedStore
+    place: SealedStore
     shards: Sequence[Shard]
 
     def ended(self) -> str | None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.plain_json import parse_object
-from blobsync.spread.shared_store import SharedStore
+from blobsync.spread.sealed_store import SealedStore
 
 
 class Result(NamedTuple):
@@ -25,7 +25,7 @@ class Result(NamedTuple):
         return json.dumps(self._asdict()).encode()
 
 
-def earlier_result(run_id: str, place: SharedStore) -> Result | None:
+def earlier_result(run_id: str, place: SealedStore) -> Result | None:
     """The result that a task of this job saved at the sealed ``place``; None if there is none, or it is invalid."""
     try:
         values = parse_object((place.read("result") or b"").decode())

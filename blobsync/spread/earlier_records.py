@@ -14,8 +14,8 @@ from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, IndexKey
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import FileRecord, read_body
+from blobsync.spread.sealed_store import SealedStore
 from blobsync.spread.shard import read_shard
-from blobsync.spread.shared_store import SharedStore
 from blobsync.spread.verified_records import ShardAccount, compared
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.ledger import Ledger, record_unreported
@@ -29,7 +29,7 @@ class TakenOver(NamedTuple):
 
 
 def take_over(
-    place: SharedStore, parts: Sequence[LivePart], records: Callable[[IndexKey], PairIndex], begun_ns: int
+    place: SealedStore, parts: Sequence[LivePart], records: Callable[[IndexKey], PairIndex], begun_ns: int
 ) -> TakenOver:
     """Record what the tasks of the run at ``place`` have moved between the ends of these parts. Call it when none of
     them is left. No task read a file before ``begun_ns`` (since 1970).
@@ -61,7 +61,7 @@ def take_over(
     return TakenOver(planned, count)
 
 
-def _moved(place: SharedStore, name: str, account: ShardAccount) -> list[Moved]:
+def _moved(place: SealedStore, name: str, account: ShardAccount) -> list[Moved]:
     found: list[Moved] = []
     with suppress(FormatError):
         for answer in read_body(place.read(f"records/{name}") or b"", account.shard.route):

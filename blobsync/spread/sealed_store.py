@@ -31,7 +31,7 @@ def new_run() -> str:
 
 
 class SealedStore:
-    """Seals what it writes to ``place``, and hides documents without a valid seal. See ``SharedStore``."""
+    """Seals what it writes to ``place``, and hides documents without a valid seal. See ``ContainerStore``."""
 
     def __init__(self, place: SharedStore, key: SealKey, run: str, warn: Callable[[str], None]) -> None:
         """``key`` is that of ``run``. ``warn`` is called for each document that is not part of it."""
@@ -60,15 +60,6 @@ class SealedStore:
 
     def names(self, folder: str) -> list[str]:
         return self._place.names(folder)
-
-    def remove(self, name: str) -> None:
-        self._place.remove(name)
-
-    def remove_all(self) -> str:
-        return self._place.remove_all()
-
-    def below(self, name: str) -> SharedStore:
-        return self._place.below(name)
 
     def fail_soon(self) -> None:
         self._place.fail_soon()

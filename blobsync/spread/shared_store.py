@@ -13,7 +13,7 @@ import secrets
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from blobsync.base.errors import BlobNotFoundError, LocalFileError, PreconditionFailedError
 from blobsync.base.file_states import regular_only
@@ -26,53 +26,13 @@ _NAME = re.compile(r"[a-z]+(/[A-Za-z0-9][A-Za-z0-9~.-]{0,199})?")
 _PIECE = 4 << 20
 
 
-class SharedStore(Protocol):
-    """Documents that appear atomically. A name is one word, or a word and a name below it. Thread-safe.
-
-    Raises ``StorageError`` or ``LocalFileError`` if the store cannot be reached, after minutes of retries if the
-    service is down: until :meth:`fail_soon`.
-    """
-
-    @property
-    def shown(self) -> str:
-        """The store's name in messages."""
-        ...
-
-    def write(self, name: str, body: bytes) -> None:
-        """Write a document, replacing an older one."""
-        ...
-
-    def create(self, name: str, body: bytes) -> bool:
-        """Write a document; False if there is one, which stays."""
-        ...
-
-    def read(self, name: str) -> bytes | None:
-        """The content; None if there is no such document, or if it is too large to be a valid one."""
-        ...
-
-    def names(self, folder: str) -> list[str]:
-        """The names below a word, sorted, without the word. Invalid names are left out."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Remove a document; a missing one is no error."""
-        ...
-
-    def remove_all(self) -> str:
-        """Remove every document of the store, and of those below it; returns why something is left, or nothing."""
-        ...
-
-    def below(self, name: str) -> SharedStore:
-        """The store with its documents in a folder of this one."""
-        ...
-
-    def fail_soon(self) -> None:
-        """From now on wait only seconds for a store that cannot be reached."""
-        ...
-
-
 class ContainerStore:
-    """Blobs below ``prefix`` of a container."""
+    """Blobs below ``prefix`` of a container: documents that appear atomically. A name is one word, or a word and a name
+    below it. Thread-safe.
+
+    Raises ``StorageError`` (a folder: ``LocalFileError``) if the store cannot be reached, after minutes of retries if
+    the service is down: until :meth:`fail_soon`.
+    """
 
     def __init__(self, store: BlobStore, prefix: str) -> None:
         self._store = store
@@ -80,12 +40,15 @@ class ContainerStore:
 
     @property
     def shown(self) -> str:
+        """The store's name in messages."""
         return f"{self._store.container}/{self._prefix}"
 
     def write(self, name: str, body: bytes) -> None:
+        """Write a document, replacing an older one."""
         self._put(name, body, ANYTHING)
 
     def create(self, name: str, body: bytes) -> bool:
+        """Write a document; False if there is one, which stays."""
         try:
             self._put(name, body, Precondition(absent=True))
         except PreconditionFailedError:
@@ -93,6 +56,7 @@ class ContainerStore:
         return True
 
     def read(self, name: str) -> bytes | None:
+        """The content; None if there is no such document, empty if it is too large to be a valid one."""
         pieces, size = [], 0
         try:
             with self._store.open(self._at(name)) as blob:
@@ -106,20 +70,24 @@ class ContainerStore:
         return b"".join(pieces)
 
     def names(self, folder: str) -> list[str]:
+        """The names below a word, sorted, without the word. Invalid names are left out."""
         above = len(self._prefix) + len(folder) + 1
         found = (blob.name[above:] for blob in self._store.list_blobs(f"{self._prefix}{folder}/"))
         return sorted(name for name in found if _NAME.fullmatch(f"{folder}/{name}"))
 
     def remove(self, name: str) -> None:
+        """Remove a document; a missing one is no error."""
         with suppress(BlobNotFoundError):
             self._store.delete(self._at(name))
 
     def remove_all(self) -> str:
+        """Remove every document of the store, and of those below it; returns why something is left, or nothing."""
         # In batches, where there are many.
         left = self._store.delete_many([blob.name for blob in self._store.list_blobs(self._prefix)])
         return next(iter(left.values()), "")
 
     def below(self, name: str) -> ContainerStore:
+        """The store with its documents in a folder of this one."""
         return ContainerStore(self._store, self._at(name))
 
     def swap(self, name: str, known: bytes | None, body: bytes) -> bool:
@@ -141,6 +109,7 @@ class ContainerStore:
         return any("/" in name and name.partition("/")[0] != known for name in names)
 
     def fail_soon(self) -> None:
+        """From now on wait only seconds for a store that cannot be reached."""
         self._store.fail_soon()
 
     def _put(self, name: str, body: bytes, condition: Precondition) -> None:
@@ -153,7 +122,7 @@ class ContainerStore:
 
 
 class FolderStore:
-    """A folder that all nodes see."""
+    """The same in a folder that all nodes see."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -198,11 +167,6 @@ class FolderStore:
             return sorted(name for name in os.listdir(path) if _NAME.fullmatch(f"{folder}/{name}"))
         return []
 
-    def remove(self, name: str) -> None:
-        path = self._at(name)
-        with naming(path):
-            path.unlink(missing_ok=True)
-
     def remove_all(self) -> str:
         errors: list[OSError] = []
         shutil.rmtree(self._root, onerror=lambda *about: errors.append(about[2][1]))
@@ -224,6 +188,9 @@ class FolderStore:
 
     def _at(self, name: str) -> Path:
         return self._root / _checked(name)
+
+
+SharedStore: TypeAlias = ContainerStore | FolderStore
 
 
 def _checked(name: str) -> str:

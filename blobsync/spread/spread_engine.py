@@ -23,8 +23,8 @@ from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, Refused, ShardDone, read_body
+from blobsync.spread.sealed_store import SealedStore
 from blobsync.spread.shard import MOST_FILES, Shard, can_be_in_shard, cut, weight
-from blobsync.spread.shared_store import SharedStore
 from blobsync.spread.task import task_name
 from blobsync.spread.verified_records import ShardAccount, compared
 from blobsync.transfer.engines import Engine, Moved, MoveReport, MoveTask
@@ -55,7 +55,7 @@ class Tasks(Protocol):
         ...
 
     @property
-    def place(self) -> SharedStore:
+    def place(self) -> SealedStore:
         """The sealed store of the run."""
         ...
 

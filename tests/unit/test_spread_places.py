@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,9 +59,6 @@ def test_documents_are_whole_are_replaced_are_created_once_and_go(place: SharedS
     below = place.below("runs/1a")
     below.write("shards/0003", b"three")
     assert place.names("shards") == ["0001", "0002~a"] and below.names("shards") == ["0003"]
-    place.remove("shards/0001")
-    place.remove("shards/0001")
-    assert place.names("shards") == ["0002~a"]
     place.fail_soon()
     place.remove_all()
     place.remove_all()
@@ -69,7 +67,8 @@ def test_documents_are_whole_are_replaced_are_created_once_and_go(place: SharedS
 
 @pytest.mark.parametrize("name", ["../x", "shards/../x", "shards/.x", "a/b/c", "", "Shards/1", "shards/\n"])
 def test_a_foreign_name_is_never_requested(name: str, place: SharedStore, blobs: MemoryStore, tmp_path: Path) -> None:
-    for use in (place.read, place.remove, place.below):
+    uses: tuple[Callable[[str], object], ...] = (place.read, place.below)
+    for use in uses:
         with pytest.raises(ValueError, match="not a name of this place"):
             use(name)
     assert not list(tmp_path.iterdir()) and not blobs.requests
@@ -160,7 +159,7 @@ def test_who_has_the_key_reads_what_the_others_write(name: str, world: World) ->
     world.place.write(name, b"said")
     other = world.of("run", _RUN)
     assert other.read(name) == b"said" and not other.create(name, b"another") and not world.told
-    other.remove(name)
+    (world.root / name).unlink()
     assert world.place.read(name) is None and other.create(name, b"another") and world.place.read(name) == b"another"
 
 
