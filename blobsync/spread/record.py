@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from blobsync.base.errors import FailureCode, FileFailure
-from blobsync.base.events import WHYS, Connected, Disconnected, Note, UnderWay
+from blobsync.base.events import WHYS, Connected, ConnectionEvent, Disconnected, Note, UnderWay
 from blobsync.base.file_states import FileState
 from blobsync.plan.transfer_plan import Route
 from blobsync.spread.file_json import FormatError, message_of, object_of, size_of, state_json, state_of, text_of
@@ -39,6 +39,9 @@ _MOST = 1 << 62
 _LONGEST_WAIT = 1e6
 # Names of checksums; "content" and "nothing", too.
 _COMPARED_BY = re.compile("[a-z0-9]{0,20}")
+
+# Reads the value of a key. Raises ``FormatError``.
+_Read: TypeAlias = Callable[[Mapping[str, Any], str], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +101,8 @@ class ShardDone:
     number: int
 
 
-# Progress that is shown to the user.
-Progressing: TypeAlias = MovedBytes | UnderWay | Note | Disconnected | Connected
-Answer: TypeAlias = FileRecord | KeptFile | Ready | Refused | Ask | ShardDone | Progressing
-
-_ASKED = ("token", "renewed", "source_sas")
-_ENDS = ("source", "destination")
+_Event: TypeAlias = UnderWay | Note | ConnectionEvent
+Answer: TypeAlias = FileRecord | KeptFile | Ready | Refused | Ask | ShardDone | MovedBytes | _Event
 
 
 def answer_line(answer: Answer) -> str:
@@ -112,18 +111,10 @@ def answer_line(answer: Answer) -> str:
 
 
 def _values(answer: Answer) -> dict[str, Any]:
-    if isinstance(answer, Progressing):
-        return _shown_values(answer)
-    if isinstance(answer, Refused):
-        return {"refused": answer.why}
-    if isinstance(answer, KeptFile):
-        return {"kept": answer.path, "size": answer.size}
-    if isinstance(answer, ShardDone):
-        return {"done": answer.number}
-    if isinstance(answer, Ask):
-        return {"ask": answer.what, "end": answer.end}
     if isinstance(answer, Ready):
         return {"blobsync_records": VERSION}
+    if not isinstance(answer, FileRecord):
+        return {key: getattr(answer, name) for key, name, _ in _FIELDS[type(answer)]}
     failure = answer.failure
     if failure is not None:
         return {"path": answer.path, "code": failure.code.value, "message": failure.message, "hint": failure.hint}
@@ -136,49 +127,56 @@ def _values(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _shown_values(answer: Progressing) -> dict[str, Any]:
-    if isinstance(answer, MovedBytes):
-        return {"bytes": answer.count, "reused": answer.reused}
-    if isinstance(answer, UnderWay):
-        return {"moving": answer.files, "now": answer.path}
-    if isinstance(answer, Disconnected):
-        return {"lost": answer.host, "why": answer.why, "seconds": answer.seconds}
-    if isinstance(answer, Connected):
-        return {"back": answer.host}
-    return {"note": answer.text}
-
-
 def read_answer(line: str, route: Route) -> Answer:
     """Read one line of a worker that moves on ``route``. Raises ``FormatError`` if it is invalid."""
     values = object_of(line)
     if "path" in values:
         return _record(values, route)
-    for key, read in _READERS.items():
-        if key in values:
-            return read(values)
+    for kind, fields in _FIELDS.items():
+        if fields[0][0] in values:
+            found: Answer = kind(**{name: read(values, key) for key, name, read in fields})
+            return found
     if values.get("blobsync_records") != VERSION:
         raise FormatError(f"not records of version {VERSION}")
     return Ready()
 
 
-def _ask(values: dict[str, Any]) -> Ask:
-    if values["ask"] not in _ASKED or values.get("end") not in _ENDS:
-        raise FormatError("there is no such credential")
-    return Ask(values["ask"], values["end"])
+def _one_of(*words: str) -> _Read:
+    def read(values: Mapping[str, Any], key: str) -> str:
+        found = values.get(key)
+        if not isinstance(found, str) or found not in words:
+            raise FormatError(f"{key} is not one of {', '.join(words)}")
+        return found
+
+    return read
 
 
-def _lost(values: dict[str, Any]) -> Disconnected:
-    seconds = values.get("seconds")
-    if values.get("why") not in WHYS or type(seconds) is not float or not 0 <= seconds < _LONGEST_WAIT:
-        raise FormatError("it is no outage")
-    return Disconnected(text_of(values, "lost"), values["why"], seconds)
+def _seconds(values: Mapping[str, Any], key: str) -> float:
+    found = values.get(key)
+    if type(found) is not float or not 0 <= found < _LONGEST_WAIT:
+        raise FormatError(f"{key} is not the length of an outage")
+    return found
 
 
-def _change(values: dict[str, Any], key: str) -> int:
+def _change(values: Mapping[str, Any], key: str) -> int:
     found = values.get(key)
     if type(found) is not int or not -_MOST < found < _MOST:
         raise FormatError(f"{key} is not a number")
     return found
+
+
+# The fields of each answer: its key in a line, its name, and how it is read. The first key tells the answers apart.
+_FIELDS: Mapping[type[Any], tuple[tuple[str, str, _Read], ...]] = {
+    MovedBytes: (("bytes", "count", _change), ("reused", "reused", _change)),
+    UnderWay: (("moving", "files", size_of), ("now", "path", text_of)),
+    Refused: (("refused", "why", message_of),),
+    KeptFile: (("kept", "path", text_of), ("size", "size", size_of)),
+    ShardDone: (("done", "number", size_of),),
+    Note: (("note", "text", message_of),),
+    Ask: (("ask", "what", _one_of("token", "renewed", "source_sas")), ("end", "end", _one_of("source", "destination"))),
+    Disconnected: (("lost", "host", text_of), ("why", "why", _one_of(*WHYS)), ("seconds", "seconds", _seconds)),
+    Connected: (("back", "host", text_of),),
+}
 
 
 def _record(values: dict[str, Any], route: Route) -> FileRecord:
@@ -211,16 +209,3 @@ def record_body(answers: Iterable[Answer]) -> bytes:
 def read_body(body: bytes, route: Route) -> list[Answer]:
     """The answers in a document. Raises ``FormatError``."""
     return [read_answer(line, route) for line in body.decode("utf-8", "replace").splitlines()]
-
-
-_READERS: Mapping[str, Callable[[dict[str, Any]], Answer]] = {
-    "bytes": lambda values: MovedBytes(_change(values, "bytes"), _change(values, "reused")),
-    "moving": lambda values: UnderWay(size_of(values, "moving"), text_of(values, "now")),
-    "refused": lambda values: Refused(message_of(values, "refused")),
-    "kept": lambda values: KeptFile(text_of(values, "kept"), size_of(values, "size")),
-    "done": lambda values: ShardDone(size_of(values, "done")),
-    "note": lambda values: Note(message_of(values, "note")),
-    "ask": _ask,
-    "lost": _lost,
-    "back": lambda values: Connected(text_of(values, "back")),
-}
