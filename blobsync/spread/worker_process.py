@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NoReturn, Protocol
+from typing import NoReturn, TypeAlias
 
 from blobsync.base.allocator import keep_freed_memory
 from blobsync.base.errors import FileFailure
@@ -42,14 +42,9 @@ _WRITE_EVERY = 0.05
 class Outgoing:
     """Report and listener of the engine's threads; writes many lines at a time."""
 
-    def __init__(
-        self, write: Callable[[bytes], None], before: Callable[[Sequence[str]], None] = lambda names: None
-    ) -> None:
-        """``write`` writes all bytes or raises ``OSError``. ``before`` gets the names of moved files before their
-        records are written."""
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        """``write`` writes all bytes or raises ``OSError``."""
         self._write = write
-        self._before = before
-        self._names: list[str] = []
         self._lines: list[str] = []
         self._moved = self._reused = 0
         self._now: UnderWay | None = None
@@ -78,8 +73,6 @@ class Outgoing:
             self.say(event)
 
     def files_moved(self, moved: Sequence[Moved]) -> None:
-        with self._lock:
-            self._names += [each.action.target or each.action.path for each in moved]
         for each in moved:
             self.say(FileRecord(each.action.path, each.source, each.destination, each.reused, each.compared_by))
 
@@ -103,8 +96,6 @@ class Outgoing:
                 moved, self._moved = self._moved, 0
                 reused, self._reused = self._reused, 0
                 now, self._now = self._now, None
-                names, self._names = self._names, []
-            self._before(names)
             if now is not None:
                 lines.insert(0, answer_line(now))
             if moved or reused:
@@ -145,18 +136,8 @@ class Incoming:
             self._at_end()
 
 
-class MakeEngine(Protocol):
-    """Arguments as those of :class:`DirectEngine`."""
-
-    def __call__(
-        self,
-        *,
-        source_sas: Callable[[OpenBlob], SasToken | None],
-        journal: BlockJournal | None,
-        unfinished: RangeRecords | None,
-        intents: WriteIntents | None,
-        processes: int,
-    ) -> Engine: ...
+# Takes the arguments of :class:`DirectEngine`.
+MakeEngine: TypeAlias = Callable[..., Engine]
 
 
 class Worker:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -54,16 +53,6 @@ class Pipe:
         text = b"".join(self.writes[before:]).decode()
         assert not text or text.endswith("\n")
         return [read_answer(line, Route.UPLOAD) for line in text.splitlines()]
-
-
-def test_moved_files_are_told_before_their_records_go_out() -> None:
-    order: list[str] = []
-    out = Outgoing(lambda data: order.append("written"), lambda names: order.extend(names))
-    out.files_moved([Moved(_ACTION, _FILE, _BLOB)])
-    out.files_moved([Moved(replace(_ACTION, target="c"), _FILE, _BLOB)])
-    out.flush()
-    out.flush()
-    assert order == ["a", "c", "written"]
 
 
 # -- out ----------------------------------------------------------------------------------------------------------
