@@ -20,7 +20,6 @@ from blobsync.azcopy.messages import (
     FailedTransfer,
     FatalError,
     Info,
-    JobEnded,
     JobProgress,
     JobStarted,
     Prompt,
@@ -42,13 +41,12 @@ _KEPT_WORDS = 50
 class AzcopyJobOutcome:
     """The result of a job. ``status`` is azcopy's word, empty if it never sent one.
 
-    ``failed`` and ``skipped`` are united over all messages, since azcopy names each only once.
+    ``failed`` is united over all messages, since azcopy names each file only once.
     """
 
     job_id: str = ""
     status: str = ""
     failed: dict[str, FailedTransfer] = field(default_factory=dict)
-    skipped: dict[str, FailedTransfer] = field(default_factory=dict)
     fatal: str = ""
     words: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_WORDS))
     stderr: str = ""
@@ -130,11 +128,9 @@ class AzcopyJob:
             case JobProgress():
                 self._count(message)
                 self.progress(message)
-            case JobEnded():
-                self._count(message.summary)
-                self.progress(message.summary)
-                outcome.status = message.summary.status
-                outcome.fatal = outcome.fatal or message.summary.error
+                if message.is_last:
+                    outcome.status = message.status
+                    outcome.fatal = outcome.fatal or message.error
             case Info():
                 outcome.words.append(redact(message.text))
             case FatalError():
@@ -147,10 +143,9 @@ class AzcopyJob:
 
     def _count(self, progress: JobProgress) -> None:
         self.outcome.failed.update({each.source: each for each in progress.failed})
-        self.outcome.skipped.update({each.source: each for each in progress.skipped})
         seen = (
             progress.files_total,
-            progress.files_done + progress.files_failed + progress.files_skipped,
+            progress.files_done + progress.files_failed,
             progress.bytes_done,
             # Grows within a block as well: over a slow connection the first block may take longer than ``stall_after``.
             progress.bytes_over_wire,
@@ -170,9 +165,9 @@ class AzcopyJob:
             message = parse_line(line)
             if isinstance(message, Prompt):
                 process.send_line(answer(message))
-            if isinstance(message, JobEnded):
-                self._count(message.summary)
-                self.outcome.status = message.summary.status
+            if isinstance(message, JobProgress) and message.is_last:
+                self._count(message)
+                self.outcome.status = message.status
                 return
             if isinstance(message, FatalError):
                 # The answer of a job that has nothing left to cancel (azcopy 10.32).

@@ -98,7 +98,7 @@ class Verdict:
         self.end = end
         self._failed = {
             blob_or_path(each.source if route is Route.DOWNLOAD else each.destination): each.http_status
-            for each in (*outcome.failed.values(), *outcome.skipped.values())
+            for each in outcome.failed.values()
         }
         self._there: dict[str, RemoteState] | None = None
         self._asked = 0

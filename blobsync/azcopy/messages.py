@@ -17,44 +17,37 @@ from blobsync.base.plain_json import parse_json
 
 @dataclass(frozen=True, slots=True)
 class JobStarted:
-    """``log_file`` is where this job's log is written."""
+    """The first message of a job."""
 
     job_id: str
-    log_file: str
 
 
 @dataclass(frozen=True, slots=True)
 class FailedTransfer:
-    """``status`` is azcopy's word; ``http_status`` 0 where it knows none. Local paths and URLs without SAS."""
+    """A file that azcopy failed to move, or skipped. ``http_status`` is 0 where it knows none. Local paths and URLs
+    without SAS."""
 
     source: str
     destination: str
-    status: str
     http_status: int
 
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """Counts of files and bytes. ``failed`` and ``skipped`` name only what is new since the last message."""
+    """Counts of files and bytes. ``failed`` names only what is new since the last message.
 
-    job_id: str
+    Of the last one (``is_last``) ``status`` is Completed, CompletedWithErrors, Cancelled, Failed, ...
+    """
+
     status: str
     files_total: int
     files_done: int
     files_failed: int
-    files_skipped: int
     bytes_done: int
     bytes_over_wire: int
     failed: tuple[FailedTransfer, ...] = ()
-    skipped: tuple[FailedTransfer, ...] = ()
     error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class JobEnded:
-    """The last message; ``summary.status`` is Completed, CompletedWithErrors, Cancelled, Failed, ..."""
-
-    summary: JobProgress
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +73,7 @@ class FatalError:
     text: str
 
 
-AzcopyMessage = JobStarted | JobProgress | JobEnded | Prompt | Info | FatalError
+AzcopyMessage = JobStarted | JobProgress | Prompt | Info | FatalError
 
 
 def parse_line(line: str) -> AzcopyMessage | None:
@@ -101,29 +94,25 @@ def parse_line(line: str) -> AzcopyMessage | None:
     if content is None:
         return Info(line)
     if kind == "Init" and content.get("JobID"):
-        return JobStarted(str(content["JobID"]), str(content.get("LogFileLocation", "")))
-    if kind == "EndOfJob" and "JobStatus" in content:
-        return JobEnded(_progress(content))
-    if kind == "Progress" and "JobStatus" in content:
-        return _progress(content)
+        return JobStarted(str(content["JobID"]))
+    if kind in ("Progress", "EndOfJob") and "JobStatus" in content:
+        return _progress(content, is_last=kind == "EndOfJob")
     if kind == "Progress" and "FilesScannedAtSource" in content:
         return None
     return Info(line)
 
 
-def _progress(content: Mapping[str, Any]) -> JobProgress:
+def _progress(content: Mapping[str, Any], *, is_last: bool) -> JobProgress:
     return JobProgress(
-        job_id=str(content.get("JobID", "")),
         status=str(content["JobStatus"]),
         files_total=_int(content, "TotalTransfers"),
         files_done=_int(content, "TransfersCompleted"),
-        files_failed=_int(content, "TransfersFailed"),
-        files_skipped=_int(content, "TransfersSkipped"),
+        files_failed=_int(content, "TransfersFailed") + _int(content, "TransfersSkipped"),
         bytes_done=_int(content, "TotalBytesTransferred"),
         bytes_over_wire=_int(content, "BytesOverWire"),
-        failed=_transfers(content.get("FailedTransfers")),
-        skipped=_transfers(content.get("SkippedTransfers")),
+        failed=(*_transfers(content.get("FailedTransfers")), *_transfers(content.get("SkippedTransfers"))),
         error=str(content.get("ErrorMsg") or ""),
+        is_last=is_last,
     )
 
 
@@ -133,7 +122,6 @@ def _transfers(found: object) -> tuple[FailedTransfer, ...]:
         FailedTransfer(
             source=str(entry.get("Src", "")),
             destination=str(entry.get("Dst", "")),
-            status=str(entry.get("TransferStatus", "")),
             http_status=_int(entry, "ErrorCode"),
         )
         for entry in entries

@@ -30,7 +30,7 @@ def outcome(*, status: str = "", ended_early: bool = False, **more: object) -> A
 
 
 def failed_transfer(store: MemoryStore, name: str, status: int = 503, *, here: str = "/links/a") -> FailedTransfer:
-    return FailedTransfer(here, str(store.container.child(name)), "Failed", status)
+    return FailedTransfer(here, str(store.container.child(name)), status)
 
 
 def code(error: BlobsyncError | None) -> str | None:
@@ -67,14 +67,13 @@ def test_where_azcopy_went_through_all_files_nothing_speaks_against_one_that_it_
     assert case.store.requests == []
 
 
-@pytest.mark.parametrize("which", ["failed", "skipped"])
 @pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD, Route.CROSS_ACCOUNT])
-def test_files_that_azcopy_names_failed(which: str, route: Route) -> None:
+def test_files_that_azcopy_names_failed(route: Route) -> None:
     store = MemoryStore("one")
     blob = str(store.container.child("x/b c"))
     ends = (blob, "/here/b c") if route is Route.DOWNLOAD else ("/links/b c", blob)
     found = outcome(status="CompletedWithErrors")
-    getattr(found, which)["any"] = FailedTransfer(*ends, "Failed", 429)
+    found.failed["any"] = FailedTransfer(*ends, 429)
     verdict = Verdict(route, found, LogReader(), [], OpenBlob(store, "x"))
     assert code(verdict.failure("b c", WANTED)) == "service_busy"
     assert verdict.failure("b", WANTED) is None
