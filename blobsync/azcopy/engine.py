@@ -153,8 +153,9 @@ class _Transfer:
             fetches=run.task.part.route is Route.DOWNLOAD,
         )
         self._credentials: list[SasToken] = []
-        self._bytes = _ByteCount(run.listener, sum(action.size for action in actions))
-        self._files = _FileCount(run.listener)
+        self._size = sum(action.size for action in actions)
+        # azcopy names the files that it has moved only at its end: until then they are counted.
+        self._bytes, self._files = _Total(run.listener, BytesMoved), _Total(run.listener, FilesCounted)
 
     def work(self) -> None:
         """Move, check and report every file."""
@@ -167,8 +168,9 @@ class _Transfer:
             self._copy(source, destination)
         else:
             raise ValueError("a move needs a blob at one end")
-        self._files.end()
-        self._bytes.reached(self._run.bytes_moved)
+        # By now all are reported by name.
+        self._files.reached(0)
+        self._moved(self._run.bytes_moved)
 
     def _upload(self, source: LocalLocation, destination: OpenBlob) -> None:
         folder, _, leaf = destination.name.rpartition("/") if self._single else (destination.name, "", "")
@@ -207,7 +209,7 @@ class _Transfer:
         if damaged:
             again = send_again(self._task, damaged, self._run.listener)
             # The listener has already counted these bytes.
-            self._bytes.skip(sum(moved.action.size for moved in again.moved))
+            self._bytes.count += sum(moved.action.size for moved in again.moved)
             self._run.moved(again.moved)
             for action, failure in again.failed:
                 self._run.report.file_failed(action, failure)
@@ -329,10 +331,14 @@ class _Transfer:
 
     def _counted(self, progress: JobProgress) -> None:
         # Bytes of whole blocks only would not change for minutes on a slow connection.
-        self._bytes.reached(max(progress.bytes_done, progress.bytes_over_wire))
+        self._moved(max(progress.bytes_done, progress.bytes_over_wire))
         # Downloads are reported one by one as they arrive.
         if self._task.part.route is not Route.DOWNLOAD:
-            self._files.reached(progress.files_done)
+            self._files.reached(max(progress.files_done, self._files.count))
+
+    def _moved(self, size: int) -> None:
+        # Bytes that are sent twice count once.
+        self._bytes.reached(min(size, self._size))
 
     def _under_way(self, files: int, blob: str) -> None:
         """Report what is moving. The log names both ends as azcopy does; users know the destination's blob."""
@@ -353,7 +359,7 @@ class _Transfer:
             # azcopy has counted those that it moved, without this one.
             self._run.failed(action, error)
         else:
-            self._files.named()
+            self._files.reached(max(self._files.count - 1, 0))
             self._run.moved([Moved(action, source=source, destination=seen)])
 
     def _mint(self, end: OpenBlob, rights: str) -> SasToken:
@@ -372,51 +378,19 @@ class _Transfer:
         return self._space.write("files.txt", "".join(f"{action.path}\n" for action in self._actions))
 
 
-class _ByteCount:
-    """Reports bytes to the listener, from totals."""
+class _Total:
+    """Reports the changes of a total to the listener."""
 
-    def __init__(self, listener: Listener, most: int) -> None:
-        """``most`` are the bytes of all files: bytes that are sent twice count once."""
+    def __init__(self, listener: Listener, change: Callable[[int], BytesMoved | FilesCounted]) -> None:
         self._listener = listener
-        self._most = most
-        self._count = 0
-
-    def skip(self, count: int) -> None:
-        """Skip ``count`` bytes that were reported already."""
-        self._count += count
+        self._change = change
+        self.count = 0
 
     def reached(self, count: int) -> None:
         """Set the total so far."""
-        count = min(count, self._most)
-        if count != self._count:
-            self._listener.emit(BytesMoved(count - self._count))
-            self._count = count
-
-
-class _FileCount:
-    """Reports to the listener how many files azcopy has moved; azcopy names them only at its end."""
-
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-        self._count = 0
-
-    def reached(self, count: int) -> None:
-        """Set the total so far."""
-        if count > self._count:
-            self._listener.emit(FilesCounted(count - self._count))
-            self._count = count
-
-    def named(self) -> None:
-        """Subtract a moved file that is now reported by name."""
-        if self._count:
-            self._count -= 1
-            self._listener.emit(FilesCounted(-1))
-
-    def end(self) -> None:
-        """Subtract the rest: all files are reported by name."""
-        if self._count:
-            self._listener.emit(FilesCounted(-self._count))
-            self._count = 0
+        if count != self.count:
+            self._listener.emit(self._change(count - self.count))
+            self.count = count
 
 
 def _remove_if_empty(folder: Path) -> None:
