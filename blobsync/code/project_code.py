@@ -30,6 +30,7 @@ from blobsync.code.git import GitState, ask_git
 from blobsync.code.packed_files import CodeRules, Decision, code_rules, why
 from blobsync.code.publish import (
     CodePlace,
+    RemoteCode,
     listed_digest,
     look_up_code,
     prune_archives,
@@ -291,19 +292,37 @@ class Code:
                 return result if dry_run else replace(result, notes=(*result.notes, *self._record(str(remote), digest)))
             if dry_run:
                 return replace(result, status="would_publish")
-            with _Archive(state, self._project.state.folder("code"), self._project) as archive:
-                publish_archive(place, digest, there, archive.open, self._project.listener)
+            size = self._publish_archive(place, state, there)
             removed, notes = self._prune(place, digest)
             return replace(
                 result,
                 status="published",
-                archive_bytes=archive.size,
+                archive_bytes=size,
                 seconds=time.monotonic() - started,
                 removed=removed,
                 notes=(*result.notes, *notes, *self._record(str(remote), digest)),
             )
 
         return _steadily(once)
+
+    def _publish_archive(self, place: CodePlace, state: CodeState, there: RemoteCode) -> int | None:
+        """Returns the size of the zip (None: it was not needed). Its file has no name, so that no kill leaves it."""
+        listener, sizes = self._project.listener, list[int]()
+
+        def packed(files: int) -> None:
+            listener.emit(Looked(files))
+
+        with tempfile.TemporaryFile(dir=self._project.state.folder("code")) as file:
+
+            def archive() -> tuple[BinaryIO, int]:
+                if not sizes:
+                    listener.emit(Phase("packing"))
+                    sizes.append(write_archive(state.snapshot, state.git, file, progress=packed))
+                    listener.emit(Phase("moving"))
+                return file, sizes[0]
+
+            publish_archive(place, state.snapshot.digest, there, archive, listener)
+        return next(iter(sizes), None)
 
     def _record(self, where: str, digest: str) -> tuple[str, ...]:
         """Record that this user published it, so that jobs accept it."""
@@ -366,33 +385,6 @@ class Code:
             yield scratch
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-class _Archive:
-    """The zip, created when first needed, in an unnamed file that no kill can leave behind."""
-
-    def __init__(self, state: CodeState, folder: Path, project: CodeProject) -> None:
-        self._state = state
-        self._project = project
-        self._file: BinaryIO = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
-        self.size: int | None = None
-
-    def __enter__(self) -> _Archive:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def open(self) -> tuple[BinaryIO, int]:
-        """The file and its size in bytes."""
-        if self.size is None:
-            listener = self._project.listener
-            listener.emit(Phase("packing"))
-            self.size = write_archive(
-                self._state.snapshot, self._state.git, self._file, progress=lambda files: listener.emit(Looked(files))
-            )
-            listener.emit(Phase("moving"))
-        return self._file, self.size
 
 
 def _copy_tree(state: CodeState, tree: Path) -> None:
