@@ -18,37 +18,30 @@ MANIFEST_NAME = ".blobsync-manifest.json"
 
 
 class DigestRecord(NamedTuple):
-    """One file of the code; ``sha256`` of its content, in hex."""
+    """One file of the code; ``sha256`` of its content, in hex. ``target`` is where a link points, empty in lists of an
+    older blobsync; it is not part of the digest, as the content of a link says it."""
 
     mode: str
     sha256: str
     path: str
+    target: str = ""
 
 
 def digest_of_records(records: Iterable[DigestRecord]) -> str:
     """The digest, in hex; ``records`` come in the order of their paths."""
     whole = hashlib.sha256()
-    for mode, sha256, path in records:
+    for mode, sha256, path, _ in records:
         # Names in an archive may not be UTF-8; such a digest matches no code.
         whole.update(f"{mode} {sha256} {path}\0".encode("utf-8", "surrogateescape"))
     return whole.hexdigest()
 
 
-class ListedFile(NamedTuple):
-    """One file of the list; ``target`` is where a link points, empty in lists of an older blobsync."""
-
-    record: DigestRecord
-    target: str = ""
-
-
-def read_listed(document: bytes) -> tuple[ListedFile, ...]:
+def read_listed(document: bytes) -> tuple[DigestRecord, ...]:
     """The files that a manifest lists. Raises ``ValueError`` for what init did not write."""
     try:
-        return tuple(_listed(file) for file in parse_object(document)["files"])
+        return tuple(
+            DigestRecord(str(file["mode"]), str(file["sha256"]), str(file["path"]), str(file.get("target") or ""))
+            for file in parse_object(document)["files"]
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("it lists no files") from error
-
-
-def _listed(file: dict[str, object]) -> ListedFile:
-    record = DigestRecord(str(file["mode"]), str(file["sha256"]), str(file["path"]))
-    return ListedFile(record, str(file.get("target") or ""))

@@ -194,7 +194,7 @@ def published_files(store: BlobStore, name: str, digest: str) -> Mapping[str, st
     """
     try:
         in_folder = not name.endswith(".zip")
-        records = [one.record for one in read_listed(_list_in(store, name) if in_folder else _manifest(store, name))]
+        records = read_listed(_list_in(store, name) if in_folder else _manifest(store, name))
     except (ValueError, zlib.error, struct.error, BlobNotFoundError) as error:
         raise ArchiveError(f"{name} has no list of its files: blobsync init did not make it") from error
     if digest_of_records(records) != digest:
@@ -205,7 +205,7 @@ def published_files(store: BlobStore, name: str, digest: str) -> Mapping[str, st
 def listed_digest(store: BlobStore, folder: str) -> str | None:
     """The digest of the file list in a blob folder of code; None if it has none of ours."""
     try:
-        return digest_of_records(one.record for one in read_listed(_list_in(store, folder)))
+        return digest_of_records(read_listed(_list_in(store, folder)))
     except (ValueError, BlobNotFoundError):
         return None
 

@@ -69,24 +69,24 @@ def keep_listed(folder: Path, digest: str) -> None:
         listed = read_listed((folder / MANIFEST_NAME).read_bytes())
     except (OSError, ValueError) as error:
         raise ArchiveError("the folder of code has no list of its files any more") from error
-    if digest_of_records(one.record for one in listed) != digest:
+    if digest_of_records(listed) != digest:
         raise ArchiveError("the folder of code does not hold the code that was submitted")
-    paths = {os.path.join(base, relative_name(one.record.path, base)): one for one in listed}
+    paths = {os.path.join(base, relative_name(one.path, base)): one for one in listed}
     for path in sorted(Path(base).rglob("*"), reverse=True):
         if path.is_dir() and not path.is_symlink():
             with suppress(OSError):
                 path.rmdir()
-        elif str(path) not in paths or paths[str(path)].record.mode == "link":
+        elif str(path) not in paths or paths[str(path)].mode == "link":
             path.unlink()
     links = []
     for place, one in paths.items():
-        if one.record.mode == "link" and hashlib.sha256(os.fsencode(one.target)).hexdigest() == one.record.sha256:
+        if one.mode == "link" and hashlib.sha256(os.fsencode(one.target)).hexdigest() == one.sha256:
             os.makedirs(os.path.dirname(place), exist_ok=True)
             links.append((place, one.target))
             continue
-        if not os.path.isfile(place) or _sha256_of(place) != one.record.sha256:
-            raise ArchiveError(f"the folder of code does not hold {one.record.path} as it was submitted")
-        os.chmod(place, 0o755 if one.record.mode == "755" else 0o644)
+        if not os.path.isfile(place) or _sha256_of(place) != one.sha256:
+            raise ArchiveError(f"the folder of code does not hold {one.path} as it was submitted")
+        os.chmod(place, 0o755 if one.mode == "755" else 0o644)
     _place_links(base, links)
 
 
