@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -121,11 +121,8 @@ def restore_checkpoint(
     if rule.restore == "none":
         return
     # A node that joins an elastic job takes the last set there is.
-    choice = (
-        _Together(job, entry, rule, marks, writer, notes, sleep, clock)
-        if job.spec.nodes > 1 and not job.spec.is_elastic
-        else _Alone(job, entry, rule, marks, writer)
-    )
+    kind = _Together if job.spec.nodes > 1 and not job.spec.is_elastic else _Alone
+    choice = kind(job, entry, rule, marks, writer, notes, sleep, clock)
     while (mark := choice.next()) is not None:
         problem = choice.agree(_bring(job, places, transfers, entry, mark), mark)
         if not problem:
@@ -139,25 +136,25 @@ def restore_checkpoint(
     _set_aside_left(job, places, transfers, entry, mark)
 
 
+@dataclass
 class _Alone:
     """Chooses the set that a node starts from."""
 
-    def __init__(
-        self,
-        job: NodeJob,
-        entry: FolderLink,
-        rule: CheckpointRule,
-        marks: Marks,
-        writer: Writer,
-    ) -> None:
-        self._job, self._entry, self._rule, self._marks, self._writer = job, entry, rule, marks, writer
-        self.passed = set[str]()
+    job: NodeJob
+    entry: FolderLink
+    rule: CheckpointRule
+    marks: Marks
+    writer: Writer
+    notes: Notes
+    sleep: Callable[[float], None]
+    clock: Callable[[], float]
+    passed: set[str] = field(default_factory=set)
 
     def next(self) -> Mark | None:
         """The set to bring; None: the job starts from nothing. Raises ``NotReadyError``."""
-        decided = decide_restore(self._rule, self._marks, self._writer, self._job.say, without=self.passed)
+        decided = decide_restore(self.rule, self.marks, self.writer, self.job.say, without=self.passed)
         if decided.refused:
-            raise NotReadyError(f"folder {self._entry.name}: {decided.refused}", hint=NAMES_ONE)
+            raise NotReadyError(f"folder {self.entry.name}: {decided.refused}", hint=NAMES_ONE)
         self.passed.update(decided.passed_over)
         if decided.mark is None and self.passed:
             raise self._none_fits(len(self.passed))
@@ -169,11 +166,12 @@ class _Alone:
 
     def _none_fits(self, passed: int) -> NotReadyError:
         return NotReadyError(
-            f"folder {self._entry.name}: {count_text(passed, 'checkpoint')} marked, and none is as its mark says",
+            f"folder {self.entry.name}: {count_text(passed, 'checkpoint')} marked, and none is as its mark says",
             hint="blobsync checkpoints names them; with restore: none the job starts without one",
         )
 
 
+@dataclass
 class _Together(_Alone):
     """The same for a job with several nodes.
 
@@ -181,35 +179,22 @@ class _Together(_Alone):
     Else it names another one.
     """
 
-    def __init__(
-        self,
-        job: NodeJob,
-        entry: FolderLink,
-        rule: CheckpointRule,
-        marks: Marks,
-        writer: Writer,
-        notes: Notes,
-        sleep: Callable[[float], None],
-        clock: Callable[[], float],
-    ) -> None:
-        super().__init__(job, entry, rule, marks, writer)
-        self._notes, self._sleep, self._clock = notes, sleep, clock
-        self._number = -1
+    number: int = -1
 
     def next(self) -> Mark | None:
-        if self._job.node_rank:
+        if self.job.node_rank:
             return self._named()
-        self._number += 1
+        self.number += 1
         try:
             mark = super().next()
         except NotReadyError:
-            self._say(Choice(self._job.attempt, self._number, passed=len(self.passed)))
+            self._say(Choice(self.job.attempt, self.number, passed=len(self.passed)))
             raise
         self._say(self._proposed(mark))
         return mark
 
     def agree(self, problem: str, mark: Mark) -> str:
-        if self._job.node_rank:
+        if self.job.node_rank:
             return self._wait_for_all(problem, mark)
         problem = problem or self._ask_others()
         if not problem:
@@ -217,67 +202,67 @@ class _Together(_Alone):
         return problem
 
     def _proposed(self, mark: Mark | None) -> Choice:
-        said = Choice(self._job.attempt, self._number)
+        said = Choice(self.job.attempt, self.number)
         return replace(said, stored=mark.stored, lineage=mark.lineage) if mark else said
 
     def _say(self, said: Choice) -> None:
-        self._notes.choose(self._job.spec.run_id, self._job.node_rank, said)
+        self.notes.choose(self.job.spec.run_id, self.job.node_rank, said)
 
     def _said(self, node: int = 0) -> Choice | None:
         """What a node said in this start, not in an earlier one."""
-        said = self._notes.chosen(self._job.spec.run_id, node)
-        return said if said is not None and said.attempt == self._job.attempt else None
+        said = self.notes.chosen(self.job.spec.run_id, node)
+        return said if said is not None and said.attempt == self.job.attempt else None
 
     def _ask_others(self) -> str:
         """Which other node has a problem with the set; empty: none."""
-        missing = list(range(1, self._job.spec.nodes))
-        until = self._clock() + DECISION_SECONDS
+        missing = list(range(1, self.job.spec.nodes))
+        until = self.clock() + DECISION_SECONDS
         while True:
             for node in list(missing):
                 said = self._said(node)
-                if said is not None and said.number == self._number:
+                if said is not None and said.number == self.number:
                     if said.problem:
                         return f"node {node} does not have it as its mark says"
                     missing.remove(node)
-            if not missing or self._job.stopped:
+            if not missing or self.job.stopped:
                 return ""
-            if self._clock() > until:
+            if self.clock() > until:
                 names = ", ".join(map(str, missing))
-                self._job.say(f"starting, although these nodes did not say that they have the checkpoint: {names}")
+                self.job.say(f"starting, although these nodes did not say that they have the checkpoint: {names}")
                 return ""
-            self._sleep(_POLL_SECONDS)
+            self.sleep(_POLL_SECONDS)
 
     def _wait(self, seconds: float, wanted: Callable[[Choice], bool]) -> Choice:
-        until = self._clock() + seconds
+        until = self.clock() + seconds
         while (said := self._said()) is None or not wanted(said):
-            if self._clock() > until or self._job.stopped:
+            if self.clock() > until or self.job.stopped:
                 raise NotReadyError(f"node 0 did not say within {seconds:g} s which checkpoint all nodes take")
-            self._sleep(_POLL_SECONDS)
+            self.sleep(_POLL_SECONDS)
         return said
 
     def _named(self) -> Mark | None:
         """The set that node 0 names."""
-        self._job.say("waiting for node 0 to say which checkpoint all nodes take")
-        said = self._wait(DECISION_SECONDS, lambda said: said.number > self._number)
-        self._number = said.number
+        self.job.say("waiting for node 0 to say which checkpoint all nodes take")
+        said = self._wait(DECISION_SECONDS, lambda said: said.number > self.number)
+        self.number = said.number
         if said.passed is not None:
             raise self._none_fits(said.passed)
         if said.stored is None:
             return None
-        for mark in choosable(self._rule, self._marks, self._writer, self._job.say)[0]:
+        for mark in choosable(self.rule, self.marks, self.writer, self.job.say)[0]:
             if (mark.stored, mark.lineage) == (said.stored, said.lineage):
                 return mark
         raise NotReadyError(f"checkpoint {said.stored!a}, which node 0 chose, has no mark any more")
 
     def _wait_for_all(self, problem: str, mark: Mark) -> str:
-        number = self._number
-        self._say(Choice(self._job.attempt, number, problem=bool(problem)))
+        number = self.number
+        self._say(Choice(self.job.attempt, number, problem=bool(problem)))
         said = self._wait(AGREED_SECONDS, lambda said: said.number > number or said.agreed)
         if said.number > number:
             return problem or "another node does not have it as its mark says"
         if problem:
             # Node 0 has waited long enough, and the others start from it.
-            raise NotReadyError(f"folder {self._entry.name}: checkpoint {mark.stored}, which all nodes take: {problem}")
+            raise NotReadyError(f"folder {self.entry.name}: checkpoint {mark.stored}, which all nodes take: {problem}")
         return ""
 
 
