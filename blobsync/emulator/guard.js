@@ -1,19 +1,16 @@
 // Loaded before Azurite (node -r guard.js .../azurite/dist/src/blob/main.js). It sees to it that the server
-// ends: with the process that started it, after a time without requests, and quickly when it is told to.
+// ends: with the process that started it, and quickly when it is told to.
 //
 //   BLOBSYNC_EMULATOR_WITH_PARENT=1     end when standard input is closed, so also when the parent is killed
-//   BLOBSYNC_EMULATOR_IDLE_SECONDS=N    end after N seconds without a request
 "use strict";
 
 const http = require("http");
 
 const servers = new Set();
-let lastRequest = Date.now();
 
 const emit = http.Server.prototype.emit;
 http.Server.prototype.emit = function (event, ...rest) {
   if (event === "listening") servers.add(this);
-  if (event === "listening" || event === "request") lastRequest = Date.now();
   return emit.call(this, event, ...rest);
 };
 
@@ -35,11 +32,4 @@ if (process.env.BLOBSYNC_EMULATOR_WITH_PARENT === "1") {
   process.stdin.on("end", end);
   process.stdin.on("error", end);
   process.stdin.resume();
-}
-
-const idleSeconds = Number(process.env.BLOBSYNC_EMULATOR_IDLE_SECONDS || 0);
-if (idleSeconds > 0) {
-  setInterval(() => {
-    if (servers.size && Date.now() - lastRequest > idleSeconds * 1000) end();
-  }, Math.min(idleSeconds * 1000, 5000)).unref();
 }

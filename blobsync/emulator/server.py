@@ -177,7 +177,6 @@ class Emulator:
         *,
         port: int | None = 0,
         in_memory: bool = False,
-        idle_seconds: float | None = None,
     ) -> EmulatorState:
         """Start a server that outlives this process, and wait until it answers; keep one that already runs as asked.
 
@@ -190,7 +189,7 @@ class Emulator:
             return _as_asked(running, accounts, port, in_memory)
         kept = kept_account(self._folder())
         served = accounts or {EMULATOR_ACCOUNT: kept.key}
-        environ = self._server_environ(served, idle_seconds=idle_seconds)
+        environ = self._server_environ(served)
         location = None if in_memory else self._folder() / "blobs"
         try:
             state = self._spawn(kept.port if port is None else port, location, environ, tuple(served))
@@ -296,13 +295,10 @@ class Emulator:
         fixed = ["--blobHost", "127.0.0.1", "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
         return [str(nodejs.node), *loaded, str(script), "--blobPort", str(port), *fixed, *where]
 
-    def _server_environ(self, accounts: Mapping[str, Secret], *, idle_seconds: float | None = None) -> dict[str, str]:
+    def _server_environ(self, accounts: Mapping[str, Secret]) -> dict[str, str]:
         # In the environment, not in the arguments, which every user can read.
         known = ";".join(f"{name}:{key.reveal()}" for name, key in accounts.items())
-        environ = {**self._environ, "AZURITE_ACCOUNTS": known}
-        if idle_seconds:
-            environ["BLOBSYNC_EMULATOR_IDLE_SECONDS"] = f"{idle_seconds:g}"
-        return environ
+        return {**self._environ, "AZURITE_ACCOUNTS": known}
 
     def _folder(self) -> Path:
         folder = self._home / "emulator"

@@ -237,13 +237,6 @@ def test_an_unreadable_record_means_no_server(emulator: Emulator, tmp_path: Path
         assert emulator.status() is None
 
 
-def test_it_ends_after_a_time_without_requests(emulator: Emulator) -> None:
-    # With accounts that are given, the start itself makes no request, for which it might be too late.
-    state = emulator.start({"mine": new_key()}, in_memory=True, idle_seconds=0.5)
-    await_true(lambda: emulator.status() is None)
-    await_true(lambda: gone(state.pid))
-
-
 def test_a_session_ends_when_its_process_is_killed() -> None:
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom blobsync.emulator import Emulator, new_key\n"
