@@ -10,9 +10,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,23 +32,22 @@ from blobsync.node.job import NodeJob
 from blobsync.node.job_stores import JobStores
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.setup import clean_up
-from blobsync.plan.project_context import LivePart, OpenedParts, key_between, without_stores
+from blobsync.plan.project_context import LivePart, OpenedParts, without_stores
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import EngineChoice, FileAction, Part, TransferPlan
+from blobsync.plan.transfer_plan import EngineChoice, TransferPlan
 from blobsync.spread.claim import free_claim
 from blobsync.spread.detached_result import Result, earlier_result
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.probe import probe_problem, remove_probe
 from blobsync.spread.record import Refused, ShardDone, read_body, record_body
 from blobsync.spread.sealed_store import SealedStore, orders_seal
-from blobsync.spread.shard import Shard, listed_at, read_shard
+from blobsync.spread.shard import Shard, read_shard
 from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore
 from blobsync.spread.spread_engine import SpreadEngine
-from blobsync.spread.task import Ends, Task, Tools, end_with_parent, task_name
+from blobsync.spread.task import Ends, Task, Tools, end_with_parent, part_of, task_name
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.read_only import SourceStore
 from blobsync.store.source_orders import open_source
-from blobsync.store.url_list import UrlListStore
 from blobsync.transfer.carry_out import carry_out
 from blobsync.transfer.engines import Engines
 
@@ -292,21 +291,16 @@ def _carry_out(
 
 def _parts(shards: Sequence[Shard], ends: Sequence[Ends]) -> list[LivePart]:
     known = {(str(each.source), str(each.destination)): each for each in ends}
-    actions: dict[tuple[str, str], list[FileAction]] = {}
-    first: dict[tuple[str, str], Shard] = {}
+    by_ends: dict[tuple[str, str], list[Shard]] = {}
     for shard in shards:
-        key = shard.source, shard.destination
-        actions.setdefault(key, []).extend(shard.actions)
-        first.setdefault(key, shard)
-    for key in first:
-        source = known[key].source
-        if isinstance(source, OpenBlob) and isinstance(source.store, UrlListStore):
-            ours = (listed_at(source, shard) for shard in shards if (shard.source, shard.destination) == key)
-            source.store.set_files(dict(ChainMap(*map(dict, ours))))
-    return [
-        Part(shard.path, shard.route, *known[key], key_between(*known[key]), actions=tuple(actions[key]))
-        for key, shard in first.items()
-    ]
+        by_ends.setdefault((shard.source, shard.destination), []).append(shard)
+    return [part_of(_joined(some), known[key]) for key, some in by_ends.items()]
+
+
+def _joined(shards: Sequence[Shard]) -> Shard:
+    """One shard with the files of all of these."""
+    actions = tuple(action for shard in shards for action in shard.actions)
+    return replace(shards[0], actions=actions, listed=tuple(line for shard in shards for line in shard.listed))
 
 
 class _Ended(NamedTuple):
