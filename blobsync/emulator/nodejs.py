@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -107,11 +108,8 @@ def _wheel_home(home: Path) -> Path:
 
 
 def _install(home: Path, *, environ: Mapping[str, str], runner: ProcessRunner) -> None:
-    target = _wheel_home(home)
-    partial = target.with_name(f"{target.name}.{os.getpid()}.part")
-    home.mkdir(parents=True, exist_ok=True)
     argv = [*python_module("pip"), "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    try:
+    with whole_folder(_wheel_home(home)) as partial:
         words = ["--only-binary=:all:", "--target", str(partial), NODE_WHEEL]
         answer = runner.run([*argv, *words], env=environ, cwd=home, timeout=_PIP_SECONDS)
         if answer.returncode != 0:
@@ -119,18 +117,22 @@ def _install(home: Path, *, environ: Mapping[str, str], runner: ProcessRunner) -
                 f"pip could not install Node.js ({NODE_WHEEL}): {last_lines(answer)}",
                 hint=f"install Node.js {MIN_NODE_MAJOR} or newer with npm, so that both are on PATH",
             )
-        put_in_place(partial, target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
-def put_in_place(partial: Path, target: Path) -> None:
-    """Rename a finished folder to its final name; if another process was first, keep that one."""
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """An empty folder that becomes ``target`` after the block; if another process was first, its folder stays."""
+    partial = target.with_name(f"{target.name}.{os.getpid()}.part")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
     try:
+        yield partial
         partial.rename(target)
     except OSError:
         if not target.is_dir():
             raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def last_lines(answer: Completed, count: int = 5) -> str:

@@ -30,7 +30,7 @@ from blobsync.base.user_folders import data_home, environment
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.scaffold import EMULATOR_CONTAINER, EmulatorAccount
 from blobsync.emulator.account import keep_port, kept_account
-from blobsync.emulator.nodejs import NodeJs, ensure_node, last_lines, put_in_place
+from blobsync.emulator.nodejs import NodeJs, ensure_node, last_lines, whole_folder
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.request_signing import SharedKeySigner
 
@@ -76,11 +76,8 @@ def install_azurite(
     Installs atomically. Returns the main script; raises ``EmulatorError`` with npm's last output.
     """
     target = azurite_home(home)
-    partial = target.with_name(f"{target.name}.{os.getpid()}.part")
     note(f"installing Azurite {pinned_version()} with npm into {target}, which may take a minute")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    with whole_folder(target) as partial:
         for name in ("package.json", "package-lock.json"):
             shutil.copyfile(_HERE / name, partial / name)
         argv = nodejs.npm_in(partial, "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund")
@@ -90,9 +87,6 @@ def install_azurite(
                 f"npm could not install Azurite {pinned_version()}: {last_lines(answer)}",
                 hint="check that npm ping works; blobsync uses npm's own configuration (proxy, registry)",
             )
-        put_in_place(partial, target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return target / _MAIN
 
 
