@@ -15,7 +15,6 @@ allow this port as it does that of the rendezvous.
 from __future__ import annotations
 
 import re
-import selectors
 import socket
 import threading
 import time
@@ -47,29 +46,38 @@ def membership_port(rendezvous: int) -> int:
 class _Connection:
     """A connection that sends and receives lines."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        connection.settimeout(_CONNECT_SECONDS)
-        self.connection = connection
-        self.received_at = time.monotonic()
-        self._rest = b""
-
-    def read(self) -> list[str]:
-        """The lines that have arrived. Raises ``OSError`` at the end, and for a line that is too long."""
-        got = self.connection.recv(4096)
-        if not got:
-            raise ConnectionError("closed")
-        self.received_at = time.monotonic()
-        *lines, self._rest = (self._rest + got).split(b"\n")
-        if len(self._rest) > _LINE_BYTES:
-            raise ConnectionError("not a line")
-        return [line[:_LINE_BYTES].decode("ascii", "replace") for line in lines]
+    def __init__(self, connection: socket.socket, wait: float) -> None:
+        """``wait`` is how long to wait for lines at a time, in seconds."""
+        connection.settimeout(wait)
+        self._connection = connection
 
     def send(self, text: str) -> None:
-        self.connection.sendall(text.encode() + b"\n")
+        self._connection.sendall(text.encode() + b"\n")
 
-    @property
-    def is_silent(self) -> bool:
-        return time.monotonic() - self.received_at > SILENCE_SECONDS
+    def received(self) -> Iterator[str]:
+        """The lines as they arrive, and an empty one after each wait, until the other side is silent. Tells it
+        meanwhile that this side lives. Raises ``OSError`` at the end, and for a line that is too long."""
+        rest, heard_at = b"", time.monotonic()
+        beat_at = heard_at
+        while (now := time.monotonic()) - heard_at < SILENCE_SECONDS:
+            if now - beat_at > BEAT_SECONDS:
+                beat_at = now
+                self.send("beat")
+            with suppress(TimeoutError):
+                got = self._connection.recv(4096)
+                if not got:
+                    raise ConnectionError("closed")
+                heard_at = time.monotonic()
+                *lines, rest = (rest + got).split(b"\n")
+                if len(rest) > _LINE_BYTES:
+                    raise ConnectionError("not a line")
+                yield from (line[:_LINE_BYTES].decode("ascii", "replace") for line in lines)
+            yield ""
+
+    def end(self) -> None:
+        """End it from another thread than the one that receives."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
 
 
 class RendezvousServer:
@@ -79,16 +87,14 @@ class RendezvousServer:
         """At most ``most`` nodes connect; a port in use is retried for ``bind_seconds``."""
         self._run_id, self._most = run_id, most
         self._listening = _listen(port, bind_seconds)
+        self._listening.settimeout(_POLL_SECONDS)
         self._peers: dict[int, _Connection] = {}
         self._done: set[int] = set()
         self._lost: dict[int, float] = {}
         self._state = "waits"
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listening, selectors.EVENT_READ)
-        self._beat_at = 0.0
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
     @property
@@ -109,31 +115,28 @@ class RendezvousServer:
         """Close all connections and the port."""
         self._closed.set()
         self._thread.join()
+        with self._lock:
+            for peer in self._peers.values():
+                peer.end()
 
-    def _serve(self) -> None:
-        try:
+    def _accept(self) -> None:
+        with self._listening:
             while not self._closed.is_set():
-                for key, _ in self._selector.select(_POLL_SECONDS):
-                    self._handle_event(key)
-                if time.monotonic() - self._beat_at > BEAT_SECONDS:
-                    self._beat()
-        finally:
-            for key in list(self._selector.get_map().values()):
-                _socket_of(key).close()
-            self._selector.close()
+                # There may be none for the moment, or too many for this machine.
+                with suppress(OSError, RuntimeError):
+                    connection, _ = self._listening.accept()
+                    threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
-    def _handle_event(self, key: selectors.SelectorKey) -> None:
-        if key.data is None:
-            with suppress(OSError):
-                connection, _ = self._listening.accept()
-                self._selector.register(connection, selectors.EVENT_READ, _Connection(connection))
-            return
-        peer: _Connection = key.data
-        try:
-            for text in peer.read():
-                self._handle_line(peer, text)
-        except OSError:
-            self._disconnect(peer)
+    def _serve(self, connection: socket.socket) -> None:
+        peer = _Connection(connection, BEAT_SECONDS)
+        with suppress(OSError), connection:
+            for text in peer.received():
+                if self._closed.is_set():
+                    break
+                if text:
+                    self._handle_line(peer, text)
+        with self._lock:
+            self._forget(peer)
 
     def _handle_line(self, peer: _Connection, text: str) -> None:
         match = _FROM_NODE.fullmatch(text)
@@ -152,27 +155,11 @@ class RendezvousServer:
             elif text == "done" and node:
                 self._done.add(node)
 
-    def _beat(self) -> None:
-        self._beat_at = time.monotonic()
-        with self._lock:
-            for peer in list(self._peers.values()):
-                self._send(peer, "beat")
-        peers = [key.data for key in self._selector.get_map().values() if key.data is not None]
-        for peer in peers:
-            if peer.is_silent:
-                self._disconnect(peer)
-
     def _send(self, peer: _Connection, text: str) -> None:
         try:
             peer.send(text)
         except OSError:
             # The next read sees the end of the connection.
-            self._forget(peer)
-
-    def _disconnect(self, peer: _Connection) -> None:
-        self._selector.unregister(peer.connection)
-        peer.connection.close()
-        with self._lock:
             self._forget(peer)
 
     def _forget(self, peer: _Connection) -> None:
@@ -217,15 +204,14 @@ class RendezvousClient:
     def _run(self) -> None:
         while not self._leaving.is_set():
             with suppress(OSError), socket.create_connection(self._place, _CONNECT_SECONDS) as connection:
-                self._listen(_Connection(connection))
+                self._listen(_Connection(connection, _POLL_SECONDS))
             # The job's end is final.
             self._state = FirstNodeState(over=self._state.over)
             self._leaving.wait(_POLL_SECONDS)
 
     def _listen(self, peer: _Connection) -> None:
         peer.send(self._hello)
-        beat_at = time.monotonic()
-        for text in self._received(peer):
+        for text in peer.received():
             match = _FROM_FIRST.fullmatch(text)
             if text and not match:
                 raise ConnectionError("not a word of ours")
@@ -234,19 +220,6 @@ class RendezvousClient:
             if self._leaving.is_set():
                 peer.send("done")
                 return
-            if time.monotonic() - beat_at > BEAT_SECONDS:
-                beat_at = time.monotonic()
-                peer.send("beat")
-
-    def _received(self, peer: _Connection) -> Iterator[str]:
-        """The lines as they arrive, and an empty one from time to time."""
-        peer.connection.settimeout(_POLL_SECONDS)
-        while not peer.is_silent:
-            try:
-                yield from peer.read()
-            except TimeoutError:
-                pass
-            yield ""
 
 
 def _listen(port: int, seconds: float) -> socket.socket:
@@ -261,9 +234,3 @@ def _listen(port: int, seconds: float) -> socket.socket:
                     hint="submit it again: another job gets another port",
                 ) from error
         time.sleep(1)
-
-
-def _socket_of(key: selectors.SelectorKey) -> socket.socket:
-    found = key.fileobj
-    assert isinstance(found, socket.socket)
-    return found
