@@ -35,7 +35,7 @@ from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.spreading import Load, choose_spread
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, ProcessChoice, Route, Shape, TransferPlan
-from blobsync.spread.claim import ProjectLock, leave_claim, take_claim
+from blobsync.spread.claim import leave_claim, project_lock, take_claim
 from blobsync.spread.earlier_records import take_over
 from blobsync.spread.probe import OwnProbe, source_probe
 from blobsync.spread.sealed_store import SealedStore, new_run
@@ -96,7 +96,7 @@ class Spreading:
             demand_shared(self._context.cluster)
         with ExitStack() as entering:
             entering.enter_context(self._stores)
-            holder = entering.enter_context(ProjectLock(self._state.folder("spread") / f"{self._id}.lock"))
+            holder = entering.enter_context(project_lock(self._state.folder("spread") / f"{self._id}.lock"))
             self._own_key = own_spread_key(self._environ)
             if isinstance(self._claims, ContainerStore):
                 by = f"{owner_name(self._environ)} on {os.uname().nodename}"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import fcntl
 import json
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from blobsync.base.errors import AccessDeniedError, SpreadBusyError
 from blobsync.base.plain_json import parse_object
@@ -24,43 +24,32 @@ _CLAIM = "claim"
 _FREE = b"{}"
 
 
-class ProjectLock:
-    """Allows one command of this project at a time, on machines that share its state folder. Entering returns the UUID
-    of its claims, the same each time.
+@contextmanager
+def project_lock(file: Path) -> Iterator[str]:
+    """Allow one command of this project at a time, on machines that share its state folder. Yields the UUID of its
+    claims, the same each time.
 
-    The kernel releases the lock when the process ends.
+    The kernel releases the lock when the process ends. Raises ``SpreadBusyError`` if another process has it.
     """
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._stream: IO[str] | None = None
-
-    def __enter__(self) -> str:
-        """Raises ``SpreadBusyError`` if another process has the lock."""
-        with naming(self._file):
-            stream = self._file.open("a+", encoding="utf-8")
+    with naming(file):
+        stream = file.open("a+", encoding="utf-8")
+    with stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            stream.close()
             raise SpreadBusyError(
                 "another command of this project moves files to this folder with --nodes at this moment",
                 hint="wait for it, or stop it with Ctrl-C",
             ) from error
-        self._stream = stream
         stream.seek(0)
         try:
-            return str(uuid.UUID(stream.read().strip()))
+            holder = str(uuid.UUID(stream.read().strip()))
         except ValueError:
-            made = str(uuid.uuid4())
+            holder = str(uuid.uuid4())
             stream.truncate(0)
-            stream.write(made)
+            stream.write(holder)
             stream.flush()
-            return made
-
-    def __exit__(self, *_: object) -> None:
-        if self._stream is not None:
-            self._stream.close()
+        yield holder
 
 
 def take_claim(place: ContainerStore, holder: str, by: str) -> None:

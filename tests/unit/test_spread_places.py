@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from blobsync.base.errors import AccessDeniedError, LocalFileError, SpreadBusyError
 from blobsync.base.seals import SealKey
-from blobsync.spread.claim import ProjectLock, free_claim, leave_claim, take_claim
+from blobsync.spread.claim import free_claim, leave_claim, project_lock, take_claim
 from blobsync.spread.sealed_store import SealedStore, new_run, orders_seal
 from blobsync.spread.shared_store import LARGEST, ContainerStore, FolderStore, SharedStore
 from tests.fakes.store import MemoryStore, Request
@@ -276,11 +276,11 @@ def test_without_the_right_to_delete_a_claim_is_given_up_all_the_same_and_what_s
 
 def test_one_command_of_a_project_at_a_time_has_the_lock_and_all_have_the_same_name(tmp_path: Path) -> None:
     file = tmp_path / "lock"
-    with ProjectLock(file) as holder:
+    with project_lock(file) as holder:
         assert str(uuid.UUID(holder)) == holder
-        with pytest.raises(SpreadBusyError, match="another command of this project"), ProjectLock(file):
+        with pytest.raises(SpreadBusyError, match="another command of this project"), project_lock(file):
             pass
-    with ProjectLock(file) as again:
+    with project_lock(file) as again:
         assert again == holder
     assert file.read_text() == holder
 
@@ -289,12 +289,12 @@ def test_one_command_of_a_project_at_a_time_has_the_lock_and_all_have_the_same_n
 def test_what_is_no_name_in_the_lock_is_replaced(tmp_path: Path, left: str) -> None:
     file = tmp_path / "lock"
     file.write_text(left)
-    with ProjectLock(file) as holder:
+    with project_lock(file) as holder:
         assert file.read_text() == holder != left
-    with ProjectLock(file) as again:
+    with project_lock(file) as again:
         assert again == holder
 
 
 def test_a_lock_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LocalFileError, match="missing"), ProjectLock(tmp_path / "missing" / "lock"):
+    with pytest.raises(LocalFileError, match="missing"), project_lock(tmp_path / "missing" / "lock"):
         pass
