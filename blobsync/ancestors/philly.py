@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import ConfigError
 from blobsync.config.known_keys import GONE_PLATFORMS, PHILLY_MARKS
@@ -54,22 +53,15 @@ def philly_road(root: Path, name: str) -> str:
     return ""
 
 
-class Gone(NamedTuple):
-    """Why no job can run on a platform that is gone, and what to do instead."""
-
-    why: str
-    hint: str
-
-
-def gone_platform(cluster: Cluster) -> Gone | None:
-    """What to say of a cluster file of a service that is gone; None for others."""
+def gone_platform(cluster: Cluster) -> ConfigError | None:
+    """Why no job can run with a cluster file of a service that is gone, and what to do instead; None for others."""
     named = cluster.text("platform")
     if named not in GONE_PLATFORMS and not cluster.values.keys() & PHILLY_MARKS:
         return None
     what = f"names {named}, a job platform that" if named else "is missing, and Philly, which this file is for,"
     word = "batchai JOB" if named == "batchai" else f"philly {cluster.file}"
     hint = f"blobsync convert {word} --platform slurm writes a file for Slurm; or kubernetes, aml, local, ..."
-    return Gone(f"{what} is gone", hint)
+    return ConfigError(f"{what} is gone", file=cluster.file, key="platform", hint=hint)
 
 
 def philly_variables(cluster: Cluster) -> dict[str, str]:

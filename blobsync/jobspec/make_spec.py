@@ -83,7 +83,7 @@ def demand_platform(cluster: Cluster) -> None:
     if cluster.platform_given:
         return
     if gone := gone_platform(cluster):
-        raise ConfigError(gone.why, file=cluster.file, key="platform", hint=gone.hint)
+        raise gone
     hint = "write platform: local to run jobs on this machine, or one of slurm, kubernetes, aml, itp, singularity"
     if "aml_config" in cluster.values:
         hint = "for Azure ML, name its compute_target as well; to run jobs on this machine, write platform: local"
