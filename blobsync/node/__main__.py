@@ -20,6 +20,7 @@ from blobsync.node.job import NodeArguments, NodeJob, demand_startable, parse_ar
 from blobsync.node.job_stores import JobStores
 from blobsync.node.pod_log import Echo
 from blobsync.node.ranks import NotReadyError, node_rank_from_launcher, ranks_from_launcher
+from blobsync.node.setup import make_ready
 from blobsync.node.stopping import WARNINGS, HeldSignals
 
 
@@ -70,7 +71,8 @@ def _carry_out(arguments: NodeArguments, held: HeldSignals, environ: Mapping[str
 
 def _do(arguments: NodeArguments, job: NodeJob, places: JobStores, held: HeldSignals) -> int:
     if arguments.verb == "prepare":
-        return commands.prepare_node(job, places)
+        make_ready(job, places)
+        return 0
     if arguments.verb == "exec":
         return commands.run_rank(job, places, held, log=arguments.log)
     if arguments.verb == "node":

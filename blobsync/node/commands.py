@@ -25,12 +25,6 @@ from blobsync.node.uploader import Uploader
 _OTHERS_SECONDS, _OTHERS_AFTER_FAILURE_SECONDS = 60.0, 2.0
 
 
-def prepare_node(job: NodeJob, places: JobStores) -> int:
-    """Prepare the node, once."""
-    make_ready(job, places)
-    return 0
-
-
 def run_rank(job: NodeJob, places: JobStores, held: HeldSignals, *, log: bool) -> int:
     """Run one process that a launcher has started; the node's first one also uploads outputs and logs."""
     ranks = ranks_from_launcher(job.spec, job.environ)

@@ -32,36 +32,22 @@ from blobsync.plan.transfer_options import ignored_by
 from blobsync.store.rest.append import MAX_APPEND_BYTES, RestAppendBlobs
 
 
-class NodeLogs:
-    """Uploads one node's logs, its processes' and its own, as append blobs."""
-
-    def __init__(self, job: NodeJob, places: JobStores) -> None:
-        self._job = job
-        self._places = places
-
-    def append_new(self) -> bool:
-        """Append new lines to each blob; False if one failed."""
-        target, fine = self._job.spec.logs, True
-        if target is None:
-            return True
-        for path in self._log_files():
-            relative = path.relative_to(self._job.run_dir).as_posix()
-            name = "/".join(part for part in (target.path, self._job.task, relative) if part)
-            try:
-                _append_new(self._places.appendable(target.container), name, path)
-            except (BlobsyncError, OSError) as error:
-                # Not into the log itself: it would grow in every round.
-                self._job.warn(f"blobsync: log {path.name} is not mirrored: {error}")
-                fine = False
-        return fine
-
-    def _log_files(self) -> Iterator[Path]:
-        first = self._job.node_rank * self._job.spec.procs_per_node
-        for rank in range(first, first + self._job.spec.procs_per_node):
-            if (log := self._job.rank_log(rank)).is_file():
-                yield log
-        if self._job.node_log.is_file():
-            yield self._job.node_log
+def mirror_logs(job: NodeJob, places: JobStores) -> bool:
+    """Append new lines of this node's logs, its processes' and its own, to their blobs; False if one failed."""
+    target, fine = job.spec.logs, True
+    if target is None:
+        return True
+    ranks = range(job.node_rank * job.spec.procs_per_node, (job.node_rank + 1) * job.spec.procs_per_node)
+    for path in filter(Path.is_file, (*map(job.rank_log, ranks), job.node_log)):
+        relative = path.relative_to(job.run_dir).as_posix()
+        name = "/".join(part for part in (target.path, job.task, relative) if part)
+        try:
+            _append_new(places.appendable(target.container), name, path)
+        except (BlobsyncError, OSError) as error:
+            # Not into the log itself: it would grow in every round.
+            job.warn(f"blobsync: log {path.name} is not mirrored: {error}")
+            fine = False
+    return fine
 
 
 def _append_new(blobs: RestAppendBlobs, name: str, path: Path) -> None:
@@ -94,7 +80,7 @@ class Uploader:
         """``also`` are keepers besides those of the job's own folders."""
         self._job = job
         self._transfers = NodeTransfers(job)
-        self._mirror = NodeLogs(job, places)
+        self._mirror = partial(mirror_logs, job, places)
         entries = job.folders("upload")
         self._sets = [folder_sets(job, places, self._transfers, entry) for entry in entries]
         pairs = zip(entries, self._sets, strict=True)
@@ -124,7 +110,7 @@ class Uploader:
             if code is not None:
                 say_left_behind(self._job, code)
                 say_unmarked(self._job, {name for sets in self._sets if sets for name in sets.unmarked})
-            return all([*done, self._mirror.append_new()])
+            return all([*done, self._mirror()])
         finally:
             self._transfers.close()
 
@@ -137,7 +123,7 @@ class Uploader:
         while not self._done.wait(self._job.sync_seconds):
             behind = [seconds for keeper in self._keepers if (seconds := keeper.behind()) is not None]
             self._job.say(heartbeat(self._job, ProcessRunner(), max(behind, default=None)))
-            self._mirror.append_new()
+            self._mirror()
 
     def _upload_last(self, keeper: Keeper) -> bool:
         """Upload all of it, again if another node wrote meanwhile; False if something failed."""
