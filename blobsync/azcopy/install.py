@@ -16,7 +16,6 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
 from urllib.parse import urlsplit
@@ -52,31 +51,14 @@ _FROM_HINT = (
 )
 
 
-def _quiet(text: str) -> None:
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Facts about this machine that the installer needs."""
-
-    system: str = field(default_factory=platform.system)
-    processor: str = field(default_factory=platform.machine)
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """The key in ``PINNED_SHA256``."""
-        return self.system, {"amd64": "x86_64", "aarch64": "arm64"}.get(self.processor.lower(), self.processor.lower())
-
-
 def install(
     environ: Mapping[str, str] | None = None,
     *,
     source: str | None = None,
     sha256: str | None = None,
     runner: ProcessRunner | None = None,
-    machine: Machine | None = None,
-    note: Callable[[str], None] = _quiet,
+    machine: tuple[str, str] | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Found:
     """Install the pinned azcopy atomically; keep one that is right already.
 
@@ -87,12 +69,13 @@ def install(
     environ = environment(environ)
     runner = runner or ProcessRunner()
     source = source or environ.get(SOURCE_VARIABLE) or None
-    wanted = (sha256 or PINNED_SHA256.get((machine or Machine()).key, "")).lower()
+    machine = machine or _this_machine()
+    wanted = (sha256 or PINNED_SHA256.get(machine, "")).lower()
     target = managed_path(environ)
     if wanted and target.is_file() and _digest(target) == wanted:
         return Found(target, check_version(target, runner, environ), "an earlier installation")
     if not wanted:
-        here = " ".join((machine or Machine()).key)
+        here = " ".join(machine)
         raise AzcopyInstallError(f"no azcopy is pinned for {here}, so --sha256 must give the checksum", hint=_FROM_HINT)
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -109,6 +92,12 @@ def install(
         ) from error
     # Last: a library that is missing is found here, and once it is there nothing needs to be fetched again.
     return Found(target, check_version(target, runner, environ), words)
+
+
+def _this_machine() -> tuple[str, str]:
+    """The operating system and the processor, as in ``PINNED_SHA256``."""
+    processor = platform.machine().lower()
+    return platform.system(), {"amd64": "x86_64", "aarch64": "arm64"}.get(processor, processor)
 
 
 def _fetch(

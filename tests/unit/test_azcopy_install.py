@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.binary import managed_path
-from blobsync.azcopy.install import Machine, install
+from blobsync.azcopy.install import install
 from blobsync.base.errors import AzcopyError, AzcopyInstallError
 from blobsync.base.process import Completed
 from tests.fakes.runner import Call, ScriptedRunner
 
 PROGRAM = b"#!/bin/sh\necho azcopy version 10.32.2\n"
 SHA256 = hashlib.sha256(PROGRAM).hexdigest()
-LINUX = Machine("Linux", "x86_64")
+LINUX = ("Linux", "x86_64")
 
 GOOD = ScriptedRunner(lambda call: Completed(0, "azcopy version 10.32.2\n", ""))
 
@@ -194,7 +194,7 @@ def test_an_archive_without_azcopy(tmp_path: Path, environ: dict[str, str]) -> N
 
 def test_a_machine_that_nothing_is_pinned_for(environ: dict[str, str]) -> None:
     with pytest.raises(AzcopyInstallError, match="no azcopy is pinned for Darwin arm64") as caught:
-        install(environ, runner=GOOD, machine=Machine("Darwin", "arm64"))
+        install(environ, runner=GOOD, machine=("Darwin", "arm64"))
     assert "--sha256" in str(caught.value.hint)
 
 
