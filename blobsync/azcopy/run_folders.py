@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.base.plain_json import parse_json
+from blobsync.base.process_identity import variables_of
 from blobsync.base.redaction import redact
 from blobsync.local.names import is_own_temporary, new_temporary_name
 from blobsync.local.os_errors import local_error, naming
@@ -199,11 +200,7 @@ def _works_in(pid: int, root: Path) -> bool:
 
     Told by its environment, which Linux shows to its owner; elsewhere a stray azcopy is left to end by itself.
     """
-    try:
-        environ = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
-    return f"AZCOPY_LOG_LOCATION={root / 'log'}".encode("utf-8", "surrogateescape") in environ.split(b"\0")
+    return f"AZCOPY_LOG_LOCATION={root / 'log'}".encode("utf-8", "surrogateescape") in variables_of(pid)
 
 
 def _is_staging(path: Path) -> bool:

@@ -41,3 +41,11 @@ def _facts(pid: int) -> tuple[str, str]:
         fields = text.rpartition(")")[2].split()
         return fields[0], fields[19]
     return "", ""
+
+
+def variables_of(pid: int) -> list[bytes]:
+    """The environment with which a process began, as ``NAME=value``; empty where Linux does not show it: of another
+    user's process, and on other systems."""
+    with suppress(OSError):
+        return Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+    return []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from blobsync.base.exit_codes import shell_code
 from blobsync.base.process import ProcessGroup
+from blobsync.base.process_identity import variables_of
 from blobsync.base.redaction import redact
 from blobsync.jobspec.spec import MARK
 from blobsync.node.container import JobImage, container_name
@@ -102,14 +103,10 @@ def processes_that_handle(group: int, number: int, mark: str = "") -> dict[int, 
             _, parent, its_group = read_text(Path("/proc", name, "stat")).rpartition(")")[2].split()[:3]
             status = read_text(Path("/proc", name, "status"))
             masks = re.findall(r"^Sig(?:Cgt|Blk):\s*(\w+)", status, re.MULTILINE)
-            ours = mark.encode() in _variables(name) if mark else int(its_group) == group
+            ours = mark.encode() in variables_of(int(name)) if mark else int(its_group) == group
             if ours and any(int(mask, 16) >> (number - 1) & 1 for mask in masks):
                 found[int(name)] = int(parent)
     return found
-
-
-def _variables(process: str) -> list[bytes]:
-    return Path("/proc", process, "environ").read_bytes().split(b"\0")
 
 
 def kill_strays(job: NodeJob) -> int:
@@ -122,7 +119,7 @@ def kill_strays(job: NodeJob) -> int:
     for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
         # Other users' processes cannot be read, and one may end meanwhile.
         with suppress(OSError):
-            if wanted in _variables(name):
+            if wanted in variables_of(int(name)):
                 os.kill(int(name), signal.SIGKILL)
                 killed += 1
     return killed

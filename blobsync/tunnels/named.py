@@ -31,6 +31,7 @@ from blobsync.backends.ssh_arguments import (
 from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process import ProcessRunner, python_module
+from blobsync.base.process_identity import variables_of
 from blobsync.base.user_folders import (
     config_home,
     environment,
@@ -166,10 +167,7 @@ class TunnelFolder:
 
     def _has_mark(self, pid: int) -> bool:
         """Whether it is our command, and not another program with the same process id; only known on Linux."""
-        mark = os.fsencode(f"{_MARK}={self.mark[_MARK]}")
-        with suppress(OSError):
-            return mark in Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
-        return False
+        return os.fsencode(f"{_MARK}={self.mark[_MARK]}") in variables_of(pid)
 
     def read(self) -> dict[str, object]:
         """The last state; empty if there is none."""
