@@ -15,6 +15,7 @@ from typing import Any
 
 from blobsync.base.errors import BlobsyncError, FailureCode, LocalFileError
 from blobsync.base.formatting import count_text
+from blobsync.base.locations import below
 from blobsync.base.plain_json import parse_object
 from blobsync.base.seals import SealKey
 from blobsync.config.model import CheckpointRule
@@ -50,7 +51,7 @@ def folder_sets(job: NodeJob, places: JobStores, transfers: NodeTransfers, entry
 
     def upload(one: FileSet, stored: str) -> Uploaded:
         local = job.root / entry.name / writer.within / one.name
-        destination = places.blobs(entry.container, _below(entry.path, stored))
+        destination = places.blobs(entry.container, below(entry.path, stored))
         return transfers.upload_set(entry, one, local, destination, cap_mbps=rule.cap_mbps)
 
     return FolderSets(
@@ -87,8 +88,8 @@ def outside_sets(job: NodeJob, entry: FolderLink, wanted: Callable[[str], bool] 
             return False
         if rule is None or not path.startswith(lead):
             return True
-        below = path[len(lead) :]
-        return not below.startswith(f"{checkpoint_sets.ASIDE}/") and not checkpoint_sets.is_of_set(rule, below)
+        inner = path[len(lead) :]
+        return not inner.startswith(f"{checkpoint_sets.ASIDE}/") and not checkpoint_sets.is_of_set(rule, inner)
 
     return is_outside
 
@@ -281,7 +282,7 @@ def _bring(job: NodeJob, places: JobStores, transfers: NodeTransfers, entry: Fol
         # An earlier start left it.
         return ""
     _make_room(job, job.root / entry.name / writer.within, mark.set, names)
-    remote = places.blobs(entry.container, _below(entry.path, mark.stored))
+    remote = places.blobs(entry.container, below(entry.path, mark.stored))
     try:
         if names:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -416,7 +417,3 @@ def _keys(job: NodeJob) -> Keys:
 
 def _notes(job: NodeJob, places: JobStores, entry: FolderLink) -> Notes:
     return Notes(places.container(entry.container), entry.path, job.lineage, job.say, _keys(job))
-
-
-def _below(path: str, name: str) -> str:
-    return "/".join(part for part in (path, name) if part)
