@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,11 +59,6 @@ def blobs_below(end: OpenBlob) -> Iterator[tuple[str, RemoteState]]:
     for blob in end.store.list_blobs(prefix):
         if not blob.is_folder_stub:
             yield blob.name[len(prefix) :], RemoteState(blob.size, blob.etag, blob.md5)
-
-
-def first_other(end: OpenBlob, planned: Collection[str]) -> str | None:
-    """A blob of the folder that is not in the plan; None if there is none."""
-    return next((name for name, _ in blobs_below(end) if name not in planned), None)
 
 
 # Stop azcopy after so many seconds without traffic.
@@ -218,9 +213,12 @@ class _Transfer:
         # Names that azcopy cannot carry are planned, too: it meets them as it lists the folder by itself.
         planned = {each.path for each in self._task.actions}
         lists_by_itself = not (self._single or self._listed)
-        other = first_other(destination, planned) if lists_by_itself else None
-        if other is not None:
-            self._leave_to_others(f"azcopy lists the source by itself, and could replace {other!r} at the destination")
+        others = (name for name, _ in blobs_below(destination) if name not in planned)
+        if lists_by_itself and (other := next(others, None)) is not None:
+            why = f"azcopy lists the source by itself, and could replace {other!r} at the destination"
+            left = AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, why, "use --engine direct")
+            for action in self._actions:
+                self._run.failed(action, left)
             return
         verdict = self._run_copy(source, destination)
         there = dict(blobs_below(destination)) if lists_by_itself else {}
@@ -229,10 +227,6 @@ class _Transfer:
             self._settle(action, error, action.source, there.get(action.path))
         for name in sorted(there.keys() - planned):
             self._run.report.stray(name)
-
-    def _leave_to_others(self, why: str) -> None:
-        for action in self._actions:
-            self._run.failed(action, AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, why, "use --engine direct"))
 
     def _run_copy(self, source: OpenBlob, destination: OpenBlob) -> Verdict:
         source_sas = self._mint(source, READ_FOLDER)

@@ -150,8 +150,9 @@ def _dead(state: Path) -> Iterator[tuple[Path, dict[str, object]]]:
 
 
 def _staging(owner: dict[str, object]) -> Path | None:
-    staging = owner.get("staging")
-    return Path(staging) if isinstance(staging, str) and _is_staging(Path(staging)) else None
+    given = owner.get("staging")
+    staging = Path(given) if isinstance(given, str) else Path()
+    return staging if is_own_temporary(staging.name) and not staging.is_symlink() else None
 
 
 def _lock(root: Path) -> int:
@@ -201,10 +202,6 @@ def _works_in(pid: int, root: Path) -> bool:
     Told by its environment, which Linux shows to its owner; elsewhere a stray azcopy is left to end by itself.
     """
     return f"AZCOPY_LOG_LOCATION={root / 'log'}".encode("utf-8", "surrogateescape") in variables_of(pid)
-
-
-def _is_staging(path: Path) -> bool:
-    return is_own_temporary(path.name) and not path.is_symlink()
 
 
 def _keep_log(space: Workspace, kept: Path) -> None:
