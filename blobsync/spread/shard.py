@@ -83,8 +83,11 @@ def cut(part: LivePart, actions: Sequence[FileAction], wanted: int, most_files: 
     weights = [weight(action) for action in actions]
     ends = str(part.source), str(part.destination)
     edges = _edges(weights, min(wanted, len(actions)))
-    places = (place for first, last in pairwise(edges) for place in _short_runs(first, last, most_files))
-    runs = [actions[start:stop] for start, stop in places]
+    runs = [
+        actions[start : min(start + most_files, last)]
+        for first, last in pairwise(edges)
+        for start in range(first, last, most_files)
+    ]
     return tuple(
         Shard(number, part.route, part.path, *ends, tuple(run), listed=_listed(part.source, run))
         for number, run in enumerate(runs)
@@ -118,11 +121,6 @@ def _edges(weights: Sequence[int], wanted: int) -> list[int]:
             taken = 0
         taken += each
     return [*edges, len(weights)]
-
-
-def _short_runs(first: int, last: int, most: int) -> Iterator[tuple[int, int]]:
-    for start in range(first, last, most):
-        yield start, min(start + most, last)
 
 
 def shard_lines(shard: Shard) -> Iterator[str]:

@@ -268,7 +268,11 @@ class _Run:
                 self._refuse(shard, refused)
             if is_whole or at_last:
                 share = self._of[shard.source, shard.destination]
-                found = [_moved_or_failed(account, each) for each in answers if isinstance(each, FileRecord)]
+                found: list[Moved | tuple[FileAction, FileFailure]] = [
+                    account.moved(each) if each.failure is None else (account.failed(each), each.failure)
+                    for each in answers
+                    if isinstance(each, FileRecord)
+                ]
                 self._count(account, share, found)
         except FormatError as error:
             self._listener.emit(Note(f"what task {shard.number} says is not believed: {error}"))
@@ -308,13 +312,6 @@ class _Run:
         raise SpreadRefusedError(
             f"task {shard.number} cannot take part: {refused.why}", hint=_NOT_SHARED if has_disk else _HERE
         )
-
-
-def _moved_or_failed(account: ShardAccount, record: FileRecord) -> Moved | tuple[FileAction, FileFailure]:
-    """What a record says of one file. Raises ``FormatError`` for what cannot be."""
-    if record.failure is not None:
-        return account.failed(record), record.failure
-    return account.moved(record)
 
 
 def _verify(share: _Share, task: MoveTask, listener: Listener) -> None:
