@@ -160,16 +160,13 @@ def _one_philly(
         # As on Philly, where it counted before the tag beside the image.
         values["docker"] = {**dict(values["docker"]), "tag": tag}
     if cluster.gpu_per_node is None:
-        values["gpu_per_node"] = _gpus_of_philly(cluster, cluster_name or cluster.text("cluster") or "")
+        has_eight = cluster.text("vc_type") == "ap" or (cluster_name or cluster.text("cluster")) == "philly-prod-cy4"
+        values["gpu_per_node"] = 8 if has_eight else 4
         notes.append(f"gpu_per_node: {values['gpu_per_node']}, as Philly's machines had, and -n of a job without one")
     notes += _taken_out(root, file, values, loaded, environ)
     comment = f"Converted from {path.name}, a file of Philly, by: blobsync convert philly"
     command = ("blobsync", "-c", name, "submit", *_PHILLY_COMMAND)
     return Conversion((NewFile(file, comment, values),), command, (*cluster.warnings, *notes))
-
-
-def _gpus_of_philly(cluster: Cluster, name: str) -> int:
-    return 8 if cluster.text("vc_type") == "ap" or name == "philly-prod-cy4" else 4
 
 
 def _entries(cluster: Cluster, platform: str, notes: list[str]) -> dict[str, Any]:

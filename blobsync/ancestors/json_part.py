@@ -131,14 +131,12 @@ class JsonPart:
     def demand_all_read(self) -> None:
         """Raise for the first key that was not read: its name may be misspelled."""
         for path in _said(self.values, self.path):
-            if path not in self.read.paths and not self._is_covered(path):
+            covering = ((*path[:size], "*") for size in range(1, len(path) + 1))
+            if self.read.paths.isdisjoint((path, *covering)):
                 known = self.read.asked.get(path[:-1], set())
                 guess = nearest(path[-1], known)
                 hint = f"did you mean '{guess}'?" if guess else "remove it, if the job does not need it"
                 raise self.document.error(path, "is not a key of Batch AI's API 2018-05-01", hint=hint)
-
-    def _is_covered(self, path: KeyPath) -> bool:
-        return any((*path[:size], "*") in self.read.paths for size in range(1, len(path) + 1))
 
     def _take(self, name: str) -> Any:
         path = (*self.path, name)

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from blobsync.code.digest import MANIFEST_NAME
 from blobsync.code.git import GitState
 from blobsync.code.packed_files import CodeFile
-from blobsync.code.snapshot import CodeSnapshot, HashedFile, open_source
+from blobsync.code.snapshot import CodeSnapshot, open_source
 from blobsync.local.os_errors import ChangedWhileReadError
 
 MANIFEST_VERSION = 1
@@ -41,16 +41,13 @@ def manifest(snapshot: CodeSnapshot, git: GitState | None) -> bytes:
         "digest": snapshot.digest,
         "git": git and {"commit": git.commit, "dirty": git.dirty, "uncommitted": list(git.uncommitted)},
         "files": [
-            {"path": file.path, "mode": file.file.mode, "size": file.size, "sha256": file.sha256} | _target(file)
+            {"path": file.path, "mode": file.file.mode, "size": file.size, "sha256": file.sha256}
+            # A folder of blobs has no links.
+            | ({"target": file.file.target} if file.file.mode == "link" else {})
             for file in snapshot.files
         ],
     }
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode() + b"\n"
-
-
-def _target(file: HashedFile) -> dict[str, str]:
-    """The target of a link: needed because a folder of blobs has no links."""
-    return {"target": file.file.target} if file.file.mode == "link" else {}
 
 
 def write_archive(

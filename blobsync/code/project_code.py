@@ -155,9 +155,10 @@ class Code:
 
     def current_state(self) -> CodeState:
         """The code now, without any network. Raises ``ArchiveError`` and its kin."""
+        cache, secrets = self._project.state.folder("code") / "files.json", self._options.allow_secrets
         with ThreadPoolExecutor(1) as pool:
             git = pool.submit(ask_git, self._project.root, self._runner, self._project.environ)
-            snapshot = _steadily(lambda: self._snapshot(self._rules()))
+            snapshot = _steadily(lambda: take_snapshot(self._rules(), cache, allow_secrets=secrets))
             report = git.result()
         if not snapshot.files:
             raise ArchiveError(
@@ -340,10 +341,6 @@ class Code:
         except StorageError as error:
             # The code is published; old archives only cost some storage.
             return (), (f"old code archives could not be removed: {error.message}",)
-
-    def _snapshot(self, rules: CodeRules) -> CodeSnapshot:
-        cache = self._project.state.folder("code") / "files.json"
-        return take_snapshot(rules, cache, allow_secrets=self._options.allow_secrets)
 
     def _rules(self) -> CodeRules:
         project = self._project
