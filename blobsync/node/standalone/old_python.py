@@ -23,7 +23,7 @@ import time
 import zipfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 NEEDED = (3, 10)
@@ -331,19 +331,15 @@ def kind(item: zipfile.ZipInfo) -> str:
 
 def digest_of(source: zipfile.ZipFile) -> str:
     whole = hashlib.sha256()
-    for line in lines_of(source):
-        whole.update(line.encode("utf-8", "surrogateescape"))
-    return whole.hexdigest()
-
-
-def lines_of(source: zipfile.ZipFile) -> Iterator[str]:
     for item in sorted(source.infolist(), key=lambda item: item.filename):
         if not item.is_dir() and item.filename != MANIFEST:
             digest = hashlib.sha256()
             with source.open(item) as stream:
                 for chunk in iter(lambda: stream.read(1 << 20), b""):
                     digest.update(chunk)
-            yield f"{kind(item)} {digest.hexdigest()} {item.filename}\0"
+            line = f"{kind(item)} {digest.hexdigest()} {item.filename}\0"
+            whole.update(line.encode("utf-8", "surrogateescape"))
+    return whole.hexdigest()
 
 
 def inside(base: str, name: str) -> str:
