@@ -51,8 +51,9 @@ class Next(Enum):
     WAIT = auto()
 
 
-def after_end(code: int, began: str, state: FirstNodeState, waited: float) -> Next:
-    """Decide what a node other than 0 does ``waited`` seconds after its command ended with ``code``. Pure.
+def after_end(code: int | None, began: str, state: FirstNodeState, waited: float) -> Next:
+    """Decide what a node other than 0 does ``waited`` seconds after its command ended with ``code``; None: it waits to
+    run for the first time, however long that takes. Pure.
 
     ``began`` is the token of node 0's start for which this command was started.
     """
@@ -60,7 +61,7 @@ def after_end(code: int, began: str, state: FirstNodeState, waited: float) -> Ne
         return Next.END
     if state.start and state.start != began:
         return Next.AGAIN
-    return Next.WAIT if waited < (_NOTICE_SECONDS if state.start else REJOIN_SECONDS) else Next.END
+    return Next.WAIT if code is None or waited < (_NOTICE_SECONDS if state.start else REJOIN_SECONDS) else Next.END
 
 
 def final_code(code: int | None, state: FirstNodeState) -> int:
@@ -169,10 +170,7 @@ class LaterNode:
         self._held.catch_all()
         while not should_end(self._job, self._held, self._parent):
             state = self._client.state
-            if code is None:
-                then = Next.END if state.over is not None else Next.AGAIN if state.start else Next.WAIT
-            else:
-                then = after_end(code, began, state, time.monotonic() - since)
+            then = after_end(code, began, state, time.monotonic() - since)
             if then is not Next.WAIT:
                 return then is Next.AGAIN
             if not reported and not state.start:
