@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,14 @@ from blobsync.azcopy.azcopy_process import AzcopyJob, AzcopyJobOutcome
 from blobsync.azcopy.binary import find_azcopy
 from blobsync.azcopy.eligible_files import action_refusal, is_single_file, needs_list_of_files, refusal
 from blobsync.azcopy.failure_reasons import AzcopyTransferError, LogReader, blob_or_path
-from blobsync.azcopy.file_results import LogFollower, Verdict, damaged_blobs, needs_reading_back, send_again
+from blobsync.azcopy.file_results import (
+    LogFollower,
+    Verdict,
+    blobs_below,
+    damaged_blobs,
+    needs_reading_back,
+    send_again,
+)
 from blobsync.azcopy.messages import JobProgress
 from blobsync.azcopy.run_folders import Workspace, workspace
 from blobsync.azcopy.sandbox import Landlock
@@ -48,18 +55,6 @@ from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.sas import READ_FOLDER, WRITE_BLOBS, WRITE_BLOBS_WITH_TIER
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
-
-
-def blobs_below(end: OpenBlob) -> Iterator[tuple[str, RemoteState]]:
-    """Every blob of the folder by its name relative to it, those included that a survey takes for no data.
-
-    Left out are stubs of folders (``hdi_isfolder``), which a service with folders makes by itself.
-    """
-    prefix = f"{end.name}/" if end.name else ""
-    for blob in end.store.list_blobs(prefix):
-        if not blob.is_folder_stub:
-            yield blob.name[len(prefix) :], RemoteState(blob.size, blob.etag, blob.md5)
-
 
 # Stop azcopy after so many seconds without traffic.
 STALL_AFTER = 300.0

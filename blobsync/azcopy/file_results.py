@@ -10,7 +10,7 @@ carries a checksum.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +80,17 @@ class LogFollower:
                 self._on_moving(max(self.reader.begun - self.reader.ended, 0), self.reader.latest)
 
 
+def blobs_below(end: OpenBlob) -> Iterator[tuple[str, RemoteState]]:
+    """Every blob of the folder by its name relative to it, those included that a survey takes for no data.
+
+    Left out are stubs of folders (``hdi_isfolder``), which a service with folders makes by itself.
+    """
+    prefix = f"{end.name}/" if end.name else ""
+    for blob in end.store.list_blobs(prefix):
+        if not blob.is_folder_stub:
+            yield blob.name[len(prefix) :], RemoteState(blob.size, blob.etag, blob.md5)
+
+
 class Verdict:
     """Results of single files, from azcopy's output; from the blobs themselves if the output broke off."""
 
@@ -109,7 +120,7 @@ class Verdict:
             return self.reason(relative)
         if self._outcome.clean:
             return None
-        found = self._look(self.end.at(relative))
+        found = self._look(relative)
         if found and expected and equal_content(found, expected):
             return None
         return self.reason(relative)
@@ -165,23 +176,19 @@ class Verdict:
     def _key(self, relative: str) -> str:
         return blob_or_path(str(self.end.child(relative)))
 
-    def _look(self, name: str) -> RemoteState | None:
+    def _look(self, relative: str) -> RemoteState | None:
         """The blob as it is now: single requests for the first few, then one listing."""
-        store = self.end.store
         try:
             if self._there is None and self._asked < _SINGLE_QUESTIONS:
                 self._asked += 1
-                info = store.head(name)
+                info = self.end.store.head(self.end.at(relative))
                 return RemoteState(info.size, info.etag, info.md5) if info else None
             if self._there is None:
-                prefix = f"{self.end.name}/" if self.end.name else ""
-                self._there = {
-                    blob.name: RemoteState(blob.size, blob.etag, blob.md5) for blob in store.list_blobs(prefix)
-                }
+                self._there = dict(blobs_below(self.end))
         except (StorageError, CredentialError):
             # The same error as azcopy's, whose text is better.
             self._there = {}
-        return self._there.get(name)
+        return self._there.get(relative)
 
 
 _THREADS = 4
