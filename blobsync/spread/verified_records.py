@@ -138,11 +138,8 @@ def as_seen_here(end: OpenLocation, moved: Moved) -> Moved:
     """A file that a worker wrote here counts only if it exists; else it is read again at the end."""
     if not isinstance(end, LocalLocation) or not isinstance(moved.destination, LocalState):
         return moved
-    with suppress(OSError):
-        found = os.stat(end.at(moved.action.target or moved.action.path))
-        if moved.destination.same_file(LocalState.of(found)):
-            return moved
-    return moved._replace(destination=None)
+    is_there = _is_there(end, moved.action.target or moved.action.path, moved.destination)
+    return moved if is_there else moved._replace(destination=None)
 
 
 def known_source(moved: Moved) -> FileState | None:
@@ -195,12 +192,8 @@ def _destinations(part: LivePart, reports: Sequence[Moved], emit: Emit, stop: St
 
 
 def _is_same(reported: FileState, now: FileState) -> bool:
-    if isinstance(reported, LocalState) and isinstance(now, LocalState):
-        return reported.same_file(now)
-    if isinstance(reported, RemoteState) and isinstance(now, RemoteState):
-        # The answer to a copy from server to server has no MD5.
-        return (reported.size, reported.etag) == (now.size, now.etag) and reported.md5 in (None, now.md5)
-    return False
+    # The answer to a copy from server to server has no MD5; of a file only the task knows it.
+    return is_same_version(reported, now) and (isinstance(now, LocalState) or reported.md5 in (None, now.md5))
 
 
 def _is_there(end: OpenLocation, name: str, known: LocalState) -> bool:
