@@ -13,8 +13,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.background_calls import usable_cores
 from blobsync.base.errors import BlobsyncError, CredentialError, FailureCode, FileFailure, ProcessError
@@ -52,16 +52,6 @@ def cpu_clocks(cores: Path = _CORES) -> CpuUse:
         return CpuUse(now, own, now * (usable_cores() - 1))
 
 
-class WorkerSource(NamedTuple):
-    """How to start workers: how many for so many files of so many bytes, and what each needs."""
-
-    size: Callable[[int, int], int]
-    credentials: Credentials
-    runner: ProcessRunner
-    state: StateDir | None
-    patience: float
-
-
 class ProcessEngine:
     """Uploads, downloads, and copies from server to server, with several processes of this machine."""
 
@@ -86,12 +76,13 @@ class ProcessEngine:
         self._alone = alone
         self._trial = trial
         self._clocks = clocks
-        self._source = WorkerSource(size, credentials, runner, state, patience)
+        self._size, self._patience = size, patience
+        self._make = partial(WorkerPipe, runner, credentials=credentials, state=state, patience=patience)
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`."""
         away = [action for action in task.actions if can_be_in_shard(action, task.part.route)]
-        workers = min(len(away), self._source.size(len(away), sum(action.size for action in away)))
+        workers = min(len(away), self._size(len(away), sum(action.size for action in away)))
         first = [action for action in away if action.size <= TRIAL_FILE][: self._trial] if workers > 1 else []
         if first and len(first) < len(away):
             workers = processes_after_trial(workers, self._moved_alone(task, first, report, listener))
@@ -105,7 +96,7 @@ class ProcessEngine:
             return
         kept = {id(action) for action in away}
         here = [action for action in task.actions if id(action) not in kept]
-        run = _Run(task, report, listener, self._source, workers)
+        run = _Run(task, report, listener, self._make, workers, self._patience)
         here += run.work(away)
         if here:
             self._alone.move(task._replace(actions=here, whole_folder=False), report, listener)
@@ -123,12 +114,18 @@ class _Run:
     """One task: a thread for each worker, and their shared state."""
 
     def __init__(
-        self, task: MoveTask, report: MoveReport, listener: Listener, source: WorkerSource, workers: int
+        self,
+        task: MoveTask,
+        report: MoveReport,
+        listener: Listener,
+        make: Callable[..., WorkerPipe],
+        workers: int,
+        patience: float,
     ) -> None:
         self._task = task
         self._report = report
         self._listener = listener
-        self._source = source
+        self._make, self._patience = make, patience
         self._workers = workers
         self._waiting: list[ShardAccount] = []
         self._changed = threading.Condition()
@@ -221,16 +218,7 @@ class _Run:
     def _start(self) -> WorkerPipe:
         cap = self._task.cap_mbps
         share = cap / self._workers if cap else None
-        source = self._source
-        worker = WorkerPipe(
-            source.runner,
-            self._task.part,
-            source.credentials,
-            processes=self._workers,
-            cap_mbps=share,
-            state=source.state,
-            patience=source.patience,
-        )
+        worker = self._make(self._task.part, processes=self._workers, cap_mbps=share)
         with self._changed:
             self._live.add(worker)
             late = self._stopping
@@ -342,7 +330,7 @@ class _Run:
         for worker in live:
             worker.ask_to_stop()
         with self._changed:
-            self._changed.wait_for(lambda: not self._alive, self._source.patience)
+            self._changed.wait_for(lambda: not self._alive, self._patience)
             live = list(self._live)
         for worker in live:
             worker.end()
