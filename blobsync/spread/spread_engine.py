@@ -1,7 +1,7 @@
 """The direct engine on the nodes of a cluster: cuts shards, has a job of tasks carry them out, and reads their records.
 
-What tasks report counts as verified where a fresh look at both ends shows the same (``verified_records.compared``). What
-is missing goes into one more job, twice at most, then fails by name.
+What tasks report counts as verified where a fresh look at both ends shows the same (``verified_records.compared``).
+What is missing goes into one more job, twice at most, then fails by name.
 """
 
 from __future__ import annotations

@@ -51,9 +51,7 @@ def test_an_upload_that_completed() -> None:
 def test_a_failure_is_named_once_and_not_in_the_last_message() -> None:
     *_, progress, ended = parsed("download_damaged")
     assert isinstance(progress, JobProgress)
-    assert progress.failed == (
-        FailedTransfer("http://127.0.0.1:10000/one/rec/dl/damaged", "/staging/f/damaged", 0),
-    )
+    assert progress.failed == (FailedTransfer("http://127.0.0.1:10000/one/rec/dl/damaged", "/staging/f/damaged", 0),)
     assert isinstance(ended, JobProgress) and ended.is_last
     assert ended.failed == ()
     assert ended.status == "CompletedWithErrors"
