@@ -6,7 +6,7 @@ through plans and jobs as they are. ``str`` is the path or the URL, as in messag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,13 @@ def quote_blob_name(name: str) -> str:
 def below(folder: str, relative: str) -> str:
     """The name of ``relative`` in ``folder``; either may be empty."""
     return f"{folder}/{relative}" if folder and relative else folder or relative
+
+
+def at_and_above(name: str) -> Iterator[str]:
+    """The name, and each folder that it is in, the nearest first."""
+    while name:
+        yield name
+        name = name.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True, order=True)

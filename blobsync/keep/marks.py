@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from blobsync.base.errors import BlobNotFoundError, PreconditionFailedError, StorageError
+from blobsync.base.locations import at_and_above
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.keep.sealed_documents import Documents, Keys
 from blobsync.local.names import blob_problem, local_problem
@@ -321,12 +322,6 @@ def _demand_name(name: str, stored: str) -> str:
     if why := blob_problem(name):
         raise StorageError(f"the checkpoint {stored!a} cannot be marked: the mark's name {why}")
     return name
-
-
-def at_and_above(name: str) -> set[str]:
-    """The name, and each folder that it is in."""
-    parts = name.split("/")
-    return {"/".join(parts[:count]) for count in range(1, len(parts) + 1)}
 
 
 def marks_folder(path: str) -> str:

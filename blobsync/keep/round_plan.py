@@ -8,14 +8,14 @@ where somebody else was there. Then the next round looks.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import Emit
 from blobsync.base.file_states import FileState, LocalState
-from blobsync.base.locations import LocalLocation
+from blobsync.base.locations import LocalLocation, at_and_above
 from blobsync.base.plan_reasons import Reason
 from blobsync.local.files import hash_file
 from blobsync.local.index import PairIndex
@@ -81,11 +81,11 @@ def shape_conflicts(part: LivePart, files: Mapping[str, LocalState], records: Pa
     at = {path: part.key.at(path) for path in files}
     known = records.get(list(at.values()))
     new = [path for path in files if at[path] not in known]
-    above = {folder for path in new for folder in _folders_above(path)}
+    above = {folder for path in new for folder in at_and_above(path.rpartition("/")[0])}
     taken = records.get([part.key.at(folder) for folder in above])
     found: dict[str, FileFailure] = {}
     for path in new:
-        blob = next((folder for folder in _folders_above(path) if part.key.at(folder) in taken), None)
+        blob = next((folder for folder in at_and_above(path.rpartition("/")[0]) if part.key.at(folder) in taken), None)
         below = None if blob else next(iter(records.as_last_listed(at[path])), None)
         if blob is not None or below is not None:
             shown = f"{part.path}/{path}"
@@ -96,13 +96,6 @@ def shape_conflicts(part: LivePart, files: Mapping[str, LocalState], records: Pa
             said = f"{shown}: left alone, the container has {what} from before"
             found[path] = FileFailure(shown, FailureCode.SHAPE_CONFLICT, said, f"{hint}, or rename the file")
     return found
-
-
-def _folders_above(path: str) -> Iterator[str]:
-    above = path.rpartition("/")[0]
-    while above:
-        yield above
-        above = above.rpartition("/")[0]
 
 
 def forget_replaced(part: LivePart, files: Mapping[str, LocalState], records: PairIndex, emit: Emit) -> None:

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import at_and_above
 from blobsync.local.database import BATCH, ExpendableDatabase, Layout, storable
 from blobsync.local.sorted_runs import Spill, Spool
 
@@ -304,11 +305,11 @@ class PairIndex:
 
     def listed_at(self, folder: str) -> float | None:
         """When ``folder`` was last listed as a whole (seconds since 1970); None if never."""
-        return self._read_listings(folder, partial(_latest, listed=_with_above(folder)))
+        return self._read_listings(folder, partial(_latest, listed=[*at_and_above(folder), ""]))
 
     def blob_listed_at(self, path: str) -> float | None:
         """The same for a path that is no folder: the level that it is in counts, too."""
-        listed = [*_with_above(path), level_of(path.rpartition("/")[0])]
+        listed = [*at_and_above(path), "", level_of(path.rpartition("/")[0])]
         return self._read_listings(path, partial(_latest, listed=listed))
 
     def listed_in(self, folder: str) -> Listed:
@@ -534,14 +535,6 @@ def drop(db: sqlite3.Connection, root: int, paths: list[str]) -> None:
         db.executemany("DELETE FROM seen WHERE root = ? AND path = ?", [(root, path) for path in paths])
 
 
-def _with_above(path: str) -> list[str]:
-    """The path, and each folder that contains it."""
-    above = [path]
-    while above[-1]:
-        above.append(above[-1].rpartition("/")[0])
-    return above
-
-
 def _latest(db: sqlite3.Connection, root: int, listed: list[str]) -> float | None:
     marks = ",".join("?" * len(listed))
     query = f"SELECT max(at) FROM listings WHERE root = ? AND folder IN ({marks})"  # noqa: S608 - only marks
@@ -558,9 +551,7 @@ class Listed:
     def __contains__(self, path: str) -> bool:
         """Whether it is known if there is a blob of that name."""
         known = self._listings
-        return bool(known) and (
-            level_of(path.rpartition("/")[0]) in known or any(each in known for each in _with_above(path))
-        )
+        return bool(known) and not known.isdisjoint((level_of(path.rpartition("/")[0]), "", *at_and_above(path)))
 
 
 def listed_in(db: sqlite3.Connection, root: int, folder: str) -> Listed:

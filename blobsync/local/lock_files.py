@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from blobsync.base.errors import BlobsyncError, ConfigError, LockError
 from blobsync.base.file_states import LocalState
 from blobsync.base.lazy_regexes import pattern
+from blobsync.base.locations import at_and_above
 from blobsync.config.yaml_document import parse_document
 from blobsync.local.files import LocalFolder, SourceFolder
 from blobsync.local.names import OWN_BLOBS, local_problem, relative_name
@@ -100,11 +101,7 @@ def list_name(path: str) -> str:
 
 def lock_above(root: Path, path: str) -> str | None:
     """The path of the lock that covers ``path``: its own, or that of the nearest folder above; None without one."""
-    while path:
-        if (root / lock_name(path)).is_file():
-            return path
-        path = path.rpartition("/")[0]
-    return None
+    return next((each for each in at_and_above(path) if (root / lock_name(each)).is_file()), None)
 
 
 def name_problem(path: str) -> str | None:

@@ -20,12 +20,11 @@ from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Event, Expected, FilesCounted, FilesDone, Looked, Note
 from blobsync.base.file_states import LocalState
 from blobsync.base.formatting import count_text, size_text
-from blobsync.base.locations import LocalLocation
+from blobsync.base.locations import LocalLocation, at_and_above
 from blobsync.direct.circuit_breaker import was_tried
 from blobsync.direct.engine import DirectEngine
 from blobsync.jobspec.spec import FolderLink
 from blobsync.keep.checkpoint_sets import FileSet
-from blobsync.keep.marks import at_and_above
 from blobsync.keep.round_plan import PlannedRound, changed_pairs, forget_replaced, plan_round
 from blobsync.keep.set_uploads import Uploaded
 from blobsync.local.disks import LocalDisks

@@ -10,6 +10,7 @@ import enum
 
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.formatting import count_text
+from blobsync.base.locations import at_and_above
 from blobsync.base.plan_reasons import Reason
 from blobsync.config.trusted_links import trust_command
 
@@ -34,14 +35,12 @@ class LeftOut:
 
     def hit(self, path: str) -> tuple[Reason, str] | None:
         """Why ``path`` is skipped, or is below a skipped entry; None otherwise."""
-        at = path if self.entries else ""
-        while at:
+        for at in at_and_above(path) if self.entries else ():
             if at in self.entries:
                 self.hits[at] = self.hits.get(at, 0) + 1
                 if at == path:
                     self.named.add(at)
                 return self.entries[at]
-            at = at.rpartition("/")[0]
         return None
 
     def stays_out(self, shown: str) -> tuple[list[FileFailure], list[str]]:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import AccessDeniedError, ShapeConflictError
-from blobsync.base.locations import LocalLocation
+from blobsync.base.locations import LocalLocation, at_and_above
 from blobsync.base.plan_reasons import Reason
 from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill
 from blobsync.plan.transfer_plan import PACKED_ACTION, Action, FileAction, PlanPart, Shape, actions_of
@@ -93,14 +93,7 @@ class Names(NamedTuple):
 
     def link_of(self, path: str) -> str | None:
         """The last link on the way to ``path``, the file itself included."""
-        if not self.followed:
-            return None
-        at = path
-        while at:
-            if at in self.followed:
-                return at
-            at = at.rpartition("/")[0]
-        return None
+        return next((at for at in at_and_above(path) if at in self.followed), None) if self.followed else None
 
 
 def spare_links(actions: Iterable[FileAction], names: Names) -> tuple[FileAction, ...]:

@@ -29,7 +29,7 @@ from blobsync.base.events import (
 )
 from blobsync.base.file_states import RemoteState
 from blobsync.base.formatting import count_text, size_text
-from blobsync.base.locations import LocalLocation
+from blobsync.base.locations import LocalLocation, at_and_above
 from blobsync.base.stopping import StopRequest
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import relative_name
@@ -261,10 +261,7 @@ def _delete_files(end: LocalLocation, deletions: Sequence[FileAction]) -> dict[s
         except BlobsyncError as error:
             failures[action.path] = error.message
             continue
-        parent = action.path.rpartition("/")[0]
-        while parent:
-            folders.add(parent)
-            parent = parent.rpartition("/")[0]
+        folders.update(at_and_above(action.path.rpartition("/")[0]))
     for folder in sorted(folders, key=lambda path: path.count("/"), reverse=True):
         # Remove only folders that the deletions left empty.
         below.remove_if_empty(relative_name(folder))
