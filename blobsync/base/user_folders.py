@@ -102,10 +102,19 @@ def read_own(file: Path) -> str | None:
         raise ConfigError("is not UTF-8 text", file=str(file)) from error
 
 
-def replace_file(file: Path, content: bytes, mode: int = 0o600) -> None:
+@contextmanager
+def naming_damage(file: Path, way_out: str) -> Iterator[None]:
+    """Convert what a damaged file raises while its text is read to ``ConfigError``; ``way_out`` is the hint."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ConfigError("is damaged, or was not written by blobsync", file=str(file), hint=way_out) from error
+
+
+def replace_file(file: Path, content: bytes, mode: int = 0o600, *, if_missing: bool = False) -> None:
     """Write a file that has all its content from the start; what is in its place is replaced, and no link followed.
 
-    Raises ``OSError``.
+    ``if_missing``: it stays, also if another process puts it there at this moment. Raises ``OSError``.
     """
     part = file.with_name(f"{file.name}.{os.urandom(4).hex()}")
     try:
@@ -114,11 +123,22 @@ def replace_file(file: Path, content: bytes, mode: int = 0o600) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(fd)
-        part.replace(file)
-    except BaseException:
+        if not if_missing or not _linked(part, file):
+            part.replace(file)
+    finally:
         with suppress(OSError):
             part.unlink()
-        raise
+
+
+def _linked(part: Path, file: Path) -> bool:
+    """Whether ``file`` is there, if need be as another name of ``part``; False if there can be no such names."""
+    try:
+        os.link(part, file)
+    except FileExistsError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def write_own(file: Path, text: str) -> None:

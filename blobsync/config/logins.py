@@ -11,6 +11,7 @@ import binascii
 import json
 import stat
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import host_of
-from blobsync.base.user_folders import config_home, read_own, write_own
+from blobsync.base.user_folders import config_home, naming_damage, read_own, write_own
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _TEXTS = {"sas": "sas_token", "key": "account_key"}
@@ -77,10 +78,8 @@ def load_login(container: BlobContainer, environ: Mapping[str, str]) -> StoredLo
     found = _read_logins(environ).get(_place(container), {})
     for kind, name in _TEXTS.items():
         if name in found:
-            try:
+            with _naming_damage(logins_file(environ)):
                 return StoredLogin(kind, SasToken.parse(found[name]) if kind == "sas" else Secret(found[name]))
-            except ValueError as error:
-                raise _damaged(logins_file(environ)) from error
     return None
 
 
@@ -126,19 +125,13 @@ def _read_logins(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
             file=str(file),
             hint=f"chmod 600 '{file}'; who could read it may have your keys",
         )
-    try:
+    with _naming_damage(file):
         found = json.loads(text)["logins"]
         return {
             str(place): {name: str(values[name]) for name in _TEXTS.values() if name in values}
             for place, values in found.items()
         }
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise _damaged(file) from error
 
 
-def _damaged(file: Path) -> ConfigError:
-    return ConfigError(
-        "is damaged, or was not written by blobsync",
-        file=str(file),
-        hint=f"remove {file}, then log in again: blobsync login",
-    )
+def _naming_damage(file: Path) -> AbstractContextManager[None]:
+    return naming_damage(file, f"remove {file}, then log in again: blobsync login")

@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from blobsync.base.errors import ConfigError
-from blobsync.base.user_folders import config_home, locked_own, read_own, write_own
+from blobsync.base.user_folders import config_home, locked_own, naming_damage, read_own, write_own
 
 _T = TypeVar("_T", bound="tuple[str, ...]")
 
@@ -52,12 +51,6 @@ class TrustStore(Generic[_T]):
         text = read_own(file)
         if text is None:
             return {}
-        try:
+        with naming_damage(file, f"remove {file}, then agree again: {self._again}"):
             projects = json.loads(text)["projects"]
             return {str(name): [self._form(map(str, one)) for one in each] for name, each in projects.items()}
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise ConfigError(
-                "is damaged, or was not written by blobsync",
-                file=str(file),
-                hint=f"remove {file}, then agree again: {self._again}",
-            ) from error

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.base.errors import ConfigError, UsageError
+from blobsync.base.errors import UsageError
 from blobsync.base.plain_json import parse_object
-from blobsync.base.user_folders import config_home, locked_own, read_own, write_own
+from blobsync.base.user_folders import config_home, locked_own, naming_damage, read_own, write_own
 
 # How many uploads of a project are remembered; the last one of each code_path always is.
 _KEPT = 100
@@ -85,18 +85,12 @@ def load_known_code(project: Path, environ: Mapping[str, str]) -> KnownCode:
     text = read_own(file)
     if text is None:
         return KnownCode()
-    try:
+    with naming_damage(file, f"remove {file}; 'blobsync init' records the project's code again"):
         entry = parse_object(text)
         if entry["project"] != _name(project):
             raise ValueError("of another project")
         published = tuple(PublishedCode(str(place), str(digest), float(at)) for place, digest, at in entry["published"])
         return KnownCode(published, tuple(map(str, entry["trusted"])))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(
-            "is damaged, or was not written by blobsync",
-            file=str(file),
-            hint=f"remove {file}; 'blobsync init' records the project's code again",
-        ) from error
 
 
 def record_published(project: Path, place: str, digest: str, environ: Mapping[str, str]) -> None:

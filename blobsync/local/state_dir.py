@@ -25,7 +25,7 @@ from blobsync.base.formatting import count_text
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.plain_json import parse_object
 from blobsync.base.seals import KEY_BYTES, SealKey
-from blobsync.base.user_folders import config_home, make_private, state_home
+from blobsync.base.user_folders import config_home, make_private, replace_file, state_home
 from blobsync.config.project_root import STATE_FOLDER
 from blobsync.local.private_folders import (
     NotOursError,
@@ -98,33 +98,7 @@ def write_seal(folder: Path, seal: StateSeal, key: SealKey, *, replaces: bool) -
     Raises ``OSError``.
     """
     body = json.dumps({"id": seal.id, "paths": seal.paths}).encode("ascii")
-    _create(folder / SEAL_FILE, key.seal(_KIND, folder.name, SEAL_FILE, body), replaces=replaces)
-
-
-def _create(file: Path, content: bytes, *, replaces: bool = False) -> None:
-    """Write a file that has all its content from the start: two processes at once end up with the first one's, unless
-    ``replaces``."""
-    part = file.with_name(f"{file.name}.{os.urandom(4).hex()}")
-    try:
-        with open(os.open(part, _NEW, 0o600), "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if replaces or not _linked(part, file):
-            os.replace(part, file)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _linked(part: Path, file: Path) -> bool:
-    """Link ``part`` to ``file``; False if the file system has no hard links."""
-    try:
-        os.link(part, file)
-    except FileExistsError:
-        return True
-    except OSError:
-        return False
-    return True
+    replace_file(folder / SEAL_FILE, key.seal(_KIND, folder.name, SEAL_FILE, body), if_missing=not replaces)
 
 
 def _is_same(path: str, project: Path) -> bool:
@@ -536,7 +510,7 @@ def _key(home: Path) -> bytes:
     make_private(home)
     file = home / KEY_FILE
     if not file.exists():
-        _create(file, os.urandom(KEY_BYTES))
+        replace_file(file, os.urandom(KEY_BYTES), if_missing=True)
     fd = os.open(file, _READ)
     with open(fd, "rb") as stream:
         demand_ours(os.fstat(fd), file, is_secret=True)
