@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.base.user_folders import environment
@@ -38,7 +38,8 @@ class ClusterChoice:
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
     """The result for one file. ``cluster`` is set for a valid cluster file, ``account`` for a valid account file, else
-    None. ``job_refusals`` are keys that jobs would be refused for, reported even if the file is invalid.
+    None. ``job_refusals`` are keys that jobs would be refused for, reported even if the file is invalid. ``partial`` is
+    the cluster as far as it could be read.
     """
 
     file: str
@@ -47,13 +48,7 @@ class CheckedFile:
     cluster: Cluster | None = None
     account: StorageAccount | None = None
     job_refusals: tuple[JobRefusal, ...] = ()
-
-
-class _Read(NamedTuple):
-    """A cluster file, and the cluster as far as it could be read."""
-
-    item: CheckedFile
-    partial: Cluster | None = None
+    partial: Cluster | None = field(default=None, repr=False, compare=False)
 
 
 def check_project(
@@ -70,52 +65,52 @@ def check_project(
     """
     environ = environment(environ)
     if clusters:
-        read = [
+        checked = [
             _check_cluster(root, find_cluster_file(root, each.name, environ), environ, further, each)
             for each in clusters
         ]
     else:
-        read = _check_clusters(root, environ, further)
-    checked = [each.item for each in read]
+        checked = _check_clusters(root, environ, further)
+    partial = [each.partial for each in checked if each.partial]
     checked.extend(_check_accounts(root, environ))
-    checked.extend(_check_workspaces(root, [each.partial for each in read if each.partial], environ))
+    checked.extend(_check_workspaces(root, partial, environ))
     checked.extend(_check_links(root, environ))
     return _each_once(checked)
 
 
-def _check_clusters(root: Path, environ: Mapping[str, str], further: Look) -> list[_Read]:
+def _check_clusters(root: Path, environ: Mapping[str, str], further: Look) -> list[CheckedFile]:
     without_variable = {key: value for key, value in environ.items() if key != CLUSTER_VARIABLE}
     paths = [find_cluster_file(root, name, without_variable) for name in cluster_names(root)]
-    checked: list[_Read] = []
+    checked: list[CheckedFile] = []
     if environ.get(CLUSTER_VARIABLE):
         try:
             chosen = find_cluster_file(root, None, environ)
             paths += [] if any(path.samefile(chosen) for path in paths) else [chosen]
         except ConfigError as error:
-            checked.append(_Read(CheckedFile(CLUSTER_VARIABLE, (error,))))
+            checked.append(CheckedFile(CLUSTER_VARIABLE, (error,)))
     checked += [_check_cluster(root, path, environ, further) for path in paths]
     if not checked:
         none = ConfigNotFoundError(
             f"{CLUSTER_FOLDER}/ contains no cluster file", hint="create one: blobsync config new"
         )
-        checked.append(_Read(CheckedFile(CLUSTER_FOLDER, (none,))))
+        checked.append(CheckedFile(CLUSTER_FOLDER, (none,)))
     return checked
 
 
 def _check_cluster(
     root: Path, path: Path, environ: Mapping[str, str], further: Look, choice: ClusterChoice | None = None
-) -> _Read:
+) -> CheckedFile:
     try:
         loaded = ClusterFile(root, path, choice.overrides if choice else {}, environ)
     except ConfigError as error:
-        return _Read(CheckedFile(shown_path(root, path), (error,)))
+        return CheckedFile(shown_path(root, path), (error,))
     warnings = (*loaded.warnings, *loaded.job_notes)
     problems, refused = (*loaded.problems, *further(loaded.partial)), loaded.partial.job_refusals
     cluster = None if problems else loaded.cluster
-    item = CheckedFile(shown_path(root, path), problems, warnings, cluster, job_refusals=refused)
     # Problems with these keys would be reported as if the default were set.
     unclear = any(problem.key in ("platform", "aml_config") for problem in problems)
-    return _Read(item, None if unclear else loaded.partial)
+    partial = None if unclear else loaded.partial
+    return CheckedFile(shown_path(root, path), problems, warnings, cluster, job_refusals=refused, partial=partial)
 
 
 def _check_accounts(root: Path, environ: Mapping[str, str]) -> Iterator[CheckedFile]:
@@ -169,7 +164,9 @@ def _not_ignored(root: Path, path: Path, shown: str) -> list[str]:
 def _each_once(checked: list[CheckedFile]) -> tuple[CheckedFile, ...]:
     """One entry per file; a problem that several clusters have in common is reported once, at its own file."""
     files = {item.file: CheckedFile(item.file) for item in checked}
-    reported: set[str] = set()
+    # With the file that each is of.
+    problems: dict[str, tuple[ConfigError, str]] = {}
+    warnings: dict[str, str] = {}
     for item in checked:
         known = files[item.file]
         files[item.file] = replace(
@@ -179,23 +176,15 @@ def _each_once(checked: list[CheckedFile]) -> tuple[CheckedFile, ...]:
             job_refusals=known.job_refusals or item.job_refusals,
         )
         for problem in item.problems:
-            if str(problem) not in reported:
-                reported.add(str(problem))
-                owner = problem.file if problem.file in files else item.file
-                files[owner] = replace(files[owner], problems=(*files[owner].problems, problem))
+            problems.setdefault(str(problem), (problem, problem.file if problem.file in files else item.file))
         for warning in item.warnings:
-            if warning not in reported:
-                reported.add(warning)
-                owner = next((file for file in files if warning.startswith(f"{file}:")), item.file)
-                files[owner] = replace(files[owner], warnings=(*files[owner].warnings, warning))
-    return tuple(
-        replace(item, problems=_in_order(item.problems), warnings=by_line(item.file, item.warnings))
-        for item in files.values()
-    )
-
-
-def _in_order(problems: tuple[ConfigError, ...]) -> tuple[ConfigError, ...]:
-    return tuple(sorted(problems, key=lambda problem: problem.line or 0))
+            warnings.setdefault(warning, next((file for file in files if warning.startswith(f"{file}:")), item.file))
+    found = []
+    for item in files.values():
+        own = sorted((each for each, file in problems.values() if file == item.file), key=lambda each: each.line or 0)
+        told = [each for each, file in warnings.items() if file == item.file]
+        found.append(replace(item, problems=tuple(own), warnings=by_line(item.file, told)))
+    return tuple(found)
 
 
 def by_line(file: str, warnings: Iterable[str]) -> tuple[str, ...]:

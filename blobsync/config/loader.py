@@ -147,11 +147,8 @@ class EntryReader:
         path = given.get("path") if isinstance(given, Mapping) else given
         own_file = isinstance(given, Mapping) and _ROOT_KEY in given
         point = None if own_file or not isinstance(path, str) else self._mount_over(path)
-        for mount in self._values.get("blob_mount_info", ()):
-            if point and "/" + mount.get("blob_mount_point", "").strip("/") == point:
-                found: tuple[str, ...] = mount.get("blob_fuse_options", ())
-                return found
-        return ()
+        found: tuple[str, ...] = self._mounts[point].get("blob_fuse_options", ()) if point else ()
+        return found
 
     def _mount_over(self, path: str) -> str | None:
         covering = [point for point in self._mounts if path == point or path.startswith(f"{point}/")]
@@ -205,7 +202,7 @@ class EntryReader:
         """The account file of the longest mount point over ``path``, or the one at the top of the file."""
         point = self._mount_over(path)
         if point:
-            return self._mounts[point], path[len(point) :]
+            return self._mounts[point][_ROOT_KEY], path[len(point) :]
         if path.startswith(_HDFS) and (self._mounts or PHILLY_MARKS & self._values.keys()):
             below = next(iter(self._mounts), "") + path.removeprefix("/hdfs")
             self._checker.problem(
@@ -256,15 +253,15 @@ class EntryReader:
             self._checker.problem(where, f"is too long: a blob's whole name has at most {MAX_NAME_CHARS} characters")
         return stripped
 
-    def _read_mounts(self) -> dict[str, str]:
-        mounts: dict[str, str] = {}
+    def _read_mounts(self) -> dict[str, Mapping[str, Any]]:
+        mounts: dict[str, Mapping[str, Any]] = {}
         if "blob_mount_point" in self._values:
             self._add_mount(mounts, (), self._values)
         for number, mount in enumerate(self._values.get("blob_mount_info", ())):
             self._add_mount(mounts, ("blob_mount_info", str(number)), mount)
         return mounts
 
-    def _add_mount(self, mounts: dict[str, str], where: KeyPath, mount: Mapping[str, Any]) -> None:
+    def _add_mount(self, mounts: dict[str, Mapping[str, Any]], where: KeyPath, mount: Mapping[str, Any]) -> None:
         for key in ("blob_mount_point", _ROOT_KEY):
             if key not in mount:
                 self._checker.problem(where or ("blob_mount_point",), f"needs {key} beside it")
@@ -272,7 +269,7 @@ class EntryReader:
         point = "/" + mount["blob_mount_point"].strip("/")
         if point in mounts:
             self._checker.problem(where, f"the mount point {point} is given twice")
-        mounts[point] = mount[_ROOT_KEY]
+        mounts[point] = mount
 
 
 _KEEP_BEST = pattern(r"[^:/][^:]*:[^:]+(:(min|max))?")

@@ -92,34 +92,16 @@ def read_document(path: Path, shown: str) -> Document:
 
 def parse_document(text: str, file: str) -> Document:
     """Parse one YAML mapping. Raises ``ConfigError`` with the line; an empty text is an empty mapping."""
-    values, lines = _parse_nodes(text, file)
-    return Document(file, values, {path: Origin(file, line) for path, line in lines.items()})
-
-
-def parse_texts(text: str) -> Any:
-    """The texts, lists and mappings of a document, each text as it is written. Raises ``ValueError``."""
-    try:
-        return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - it makes nothing else
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
-
-
-def _parse_nodes(text: str, file: str) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
-    """The values of one YAML mapping, and the line of each key and list item by its path.
-
-    Raises ``ConfigError`` with the line; an empty text is an empty mapping.
-    """
     try:
         loader = _PlainLoader(text)
         node = loader.get_single_node()
         if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
-            return {}, {}
+            return Document(file, {}, {})
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError("is not a mapping of keys to values", file=file, line=node.start_mark.line + 1)
         _refuse_explosions(node, file)
-        lines = dict(_walk(loader, node, (), file, ()))
-        values: dict[str, Any] = loader.construct_document(node)
-        return values, lines
+        origins = {path: Origin(file, line) for path, line in _walk(loader, node, (), file, ())}
+        return Document(file, loader.construct_document(node), origins)
     except RecursionError:
         raise ConfigError("is nested too deeply", file=file) from None
     except yaml.MarkedYAMLError as error:
@@ -128,6 +110,14 @@ def _parse_nodes(text: str, file: str) -> tuple[dict[str, Any], dict[tuple[str, 
         raise ConfigError(f"is not valid YAML: {_words(error)}", file=file, line=line) from None
     except yaml.YAMLError as error:
         raise ConfigError("is not valid YAML: it contains a character that is not allowed", file=file) from error
+
+
+def parse_texts(text: str) -> Any:
+    """The texts, lists and mappings of a document, each text as it is written. Raises ``ValueError``."""
+    try:
+        return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - it makes nothing else
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def _refuse_explosions(root: yaml.Node, file: str) -> None:
