@@ -25,14 +25,9 @@ from blobsync.plan.left_out_files import left_out_message
 
 # Paths below the folder, and their states.
 Files: TypeAlias = Mapping[str, LocalState]
-
-
-class Upload(Protocol):
-    """Carries out one round: uploads those of ``files`` that the container does not have."""
-
-    def __call__(self, files: Files) -> Sequence[FileFailure]:
-        """Returns the failures of single files; raises ``BlobsyncError`` if nothing can work."""
-        ...
+# Carries out one round: uploads those of the files that the container does not have. Returns the failures of single
+# files; raises ``BlobsyncError`` if nothing can work.
+Upload: TypeAlias = Callable[[Files], Sequence[FileFailure]]
 
 
 class Sets(Protocol):

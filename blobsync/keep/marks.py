@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from blobsync.base.errors import BlobNotFoundError, PreconditionFailedError, StorageError
-from blobsync.base.locations import at_and_above
+from blobsync.base.locations import at_and_above, below
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.keep.sealed_documents import Documents, Keys
 from blobsync.local.names import blob_problem, local_problem
@@ -259,7 +259,7 @@ class Marks:
 
     def blob_of(self, stored: str, path: str = "") -> str:
         """The blob of a file of a set, by the set's name in the container."""
-        return "/".join(part for part in (self._path, stored, path) if part)
+        return below(self._path, below(stored, path))
 
     # -- inside -------------------------------------------------------------------------------------------------
 

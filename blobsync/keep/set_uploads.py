@@ -17,10 +17,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, LocalFileError, StorageError
 from blobsync.base.formatting import count_text
+from blobsync.base.locations import below
 from blobsync.config.model import CheckpointRule
 from blobsync.keep import checkpoint_sets
 from blobsync.keep.checkpoint_sets import FileSet, Heard, Judgement, Reach, Told
@@ -48,12 +49,8 @@ class Uploaded(NamedTuple):
     etags: Mapping[str, str] = {}
 
 
-class UploadSet(Protocol):
-    """Uploads the files of a set below its name in the container."""
-
-    def __call__(self, one: FileSet, stored: str) -> Uploaded:
-        """Raises ``BlobsyncError`` if nothing can work."""
-        ...
+# Uploads the files of a set below its name in the container. Raises ``BlobsyncError`` if nothing can work.
+UploadSet: TypeAlias = Callable[[FileSet, str], Uploaded]
 
 
 class Writer(NamedTuple):
@@ -107,7 +104,7 @@ class FolderSets:
         # Sets as they were when they were marked, or were found to be marked.
         self._done: dict[str, FileSet] = {}
         self._verified: set[str] = set()
-        self._told: set[tuple[str, str]] = set()
+        self._told: set[str] = set()
         self._waiting: dict[str, _Waiting] = {}
         self._heard: dict[str, _Heard] = {}
         # Announcements of other starts, by their versions.
@@ -206,7 +203,9 @@ class FolderSets:
             return None
         mark = self._mark_for(one, self._free_names(one)[0])
         if self.rule.rotates and not self._would_stay(one, mark):
-            self._say_once(one.name, f"checkpoint {one.name} is not uploaded: the newer ones that stay are there")
+            if one.name not in self._told:
+                self._told.add(one.name)
+                self._say(f"checkpoint {one.name} is not uploaded: the newer ones that stay are there")
             self._done[one.name] = one
             return None
         return replace(mark, stored=self._claimed_name(one))
@@ -365,7 +364,7 @@ class FolderSets:
             # Nothing that comes later is the program's any more.
             now = began if last else self._now()
             # First this: what it announced was there before.
-            is_over = last and self._is_over(0)
+            is_over = last and self._notes.ended(self._writer.run_id, self._writer.start, 0) is not None
             found, unready = self._answer_all(by_name, now, last=last)
             failures += found
             unsaid = [one for one in here if one.name not in self._given and one.name not in marked]
@@ -413,10 +412,6 @@ class FolderSets:
             ).is_complete and self._marks.claim(self._writer.lineage, self._stored(name)):
                 failures += self._answer_one(name, one, self._stored(name), "", "")
         return failures
-
-    def _is_over(self, node: int) -> bool:
-        who = self._writer
-        return self._notes.ended(who.run_id, who.start, node) is not None
 
     def _end(self, here: Mapping[str, FileSet]) -> None:
         """Say that this node is at its end, and of which sets it has files, or was told of some."""
@@ -487,7 +482,7 @@ class FolderSets:
         return self._folder / name / path if path else self._folder / name
 
     def _stored(self, name: str) -> str:
-        return "/".join(part for part in (self._writer.within, name) if part)
+        return below(self._writer.within, name)
 
     def _is_done(self, one: FileSet) -> bool:
         done = self._done.get(one.name)
@@ -628,17 +623,11 @@ class FolderSets:
 
     def _seen_again(self, name: str) -> FileSet | None:
         """The set as it is now; None if nothing is there. Raises ``LocalFileError`` if not all of it can be read."""
-        files = {path: state for path, state in files_of(self._path(name)) if not self._leaves_out(name, path)}
+        files = dict(files_of(self._path(name)))
+        if self._ignored is not None:
+            stored = self._stored(name)
+            files = {path: state for path, state in files.items() if not self._ignored(below(stored, path))}
         return FileSet(name, files) if files else None
-
-    def _leaves_out(self, name: str, path: str) -> bool:
-        whole = "/".join(part for part in (self._writer.within, name, path) if part)
-        return self._ignored is not None and self._ignored(whole)
-
-    def _say_once(self, name: str, text: str) -> None:
-        if (name, text) not in self._told:
-            self._told.add((name, text))
-            self._say(text)
 
 
 class _Waiting(NamedTuple):

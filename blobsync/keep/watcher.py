@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from importlib import util
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from blobsync.base.events import Emit, Note, ignore
 from blobsync.base.file_states import LocalState
@@ -31,15 +31,9 @@ from blobsync.local.names import is_temporary, new_temporary_name
 from blobsync.local.state_dir import NAME as STATE_DIR_NAME
 from blobsync.local.tree import TreeEntry
 
-
-class Walk(Protocol):
-    """Finds every file at and below a path of the folder; ``followed`` gets the links that count as their targets."""
-
-    def __call__(self, below: str, followed: dict[str, str]) -> Iterator[TreeEntry]:
-        """Yield them with paths from the folder."""
-        ...
-
-
+# Finds every file at and below a path of the folder, with paths from the folder; the mapping gets the links that count
+# as their targets.
+Walk: TypeAlias = Callable[[str, dict[str, str]], Iterator[TreeEntry]]
 # Yields paths that have changed, some at a time, until the event is set; begins to watch before it yields first.
 Listen: TypeAlias = Callable[[Path, threading.Event], Iterator[Iterable[str]]]
 
@@ -146,7 +140,6 @@ class FolderWatcher:
         self._folders: set[str] = set()
         self._device = 0
         self._walk_at = 0.0
-        self._interval = _SHORTEST_WALK
         self._told = ""
         self._listener: _Listener | None = None
         self._given_up = listen is None
@@ -166,7 +159,7 @@ class FolderWatcher:
         """What there is now; walks if that is due, and if it is to look ``anew``."""
         problem = self._problem()
         if problem:
-            self._stop_listening()
+            self.close()
             self._walk_at = 0.0
             return Found(self._files, left_out=self._left_out, problem=problem)
         if self._listener is None and not self._given_up:
@@ -198,7 +191,9 @@ class FolderWatcher:
 
     def close(self) -> None:
         """Watch no longer."""
-        self._stop_listening()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
 
     def _problem(self) -> str:
         """Why the folder cannot be seen. An empty mount point is no folder whose files were all deleted."""
@@ -214,7 +209,7 @@ class FolderWatcher:
             return f"{self._folder} cannot be read: {error.strerror}"
         if found.st_dev != self._device:
             # Another disk's events are others.
-            self._stop_listening()
+            self.close()
             self._device = found.st_dev
         return ""
 
@@ -246,19 +241,14 @@ class FolderWatcher:
         )
 
     def _listen_anew(self, before: Found | None = None) -> Found:
-        self._stop_listening()
+        self.close()
         self._start_listening()
         found, self._has_walked = self._walked(), True
         return found._replace(changed=found.changed | (before.changed if before is not None else frozenset()))
 
-    def _stop_listening(self) -> None:
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.close()
-
     def _poll(self, why: str) -> None:
         """From now on by walking alone."""
-        self._stop_listening()
+        self.close()
         self._given_up = True
         self._told = why
         self._walk_at = 0.0
@@ -285,16 +275,14 @@ class FolderWatcher:
             self._folders = _folders_of(files)
         if followed and self._listener is not None:
             self._poll("it has links, and the system does not tell of what is behind them")
-        self._plan_walk(self._cost() - began, self._clock() - before)
-        return Found(files, frozenset(changed), left_out)
-
-    def _plan_walk(self, cost: float, seconds: float) -> None:
-        self._interval = (
+        cost, seconds = self._cost() - began, self._clock() - before
+        pause = (
             max(_SHORTEST_WALK, cost * _SHARE, seconds * _SLOW_SHARE)
             if self._listener is None
             else max(_SELDOM, cost * _SELDOM_SHARE, seconds * _SHARE)
         )
-        self._walk_at = self._clock() + self._interval
+        self._walk_at = self._clock() + pause
+        return Found(files, frozenset(changed), left_out)
 
     def _told_of(self, told: Collection[str]) -> Found:
         changed: set[str] = set()
