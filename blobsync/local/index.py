@@ -301,23 +301,20 @@ class PairIndex:
 
     def blob_as_last_listed(self, path: str) -> RemoteState | None:
         """The same for one blob; None if there presumably is none."""
-        return self._read_listings(path, partial(known_blob, path=path))
+        return self._index.read_listings(self._key, path, partial(known_blob, path=path))
 
     def listed_at(self, folder: str) -> float | None:
         """When ``folder`` was last listed as a whole (seconds since 1970); None if never."""
-        return self._read_listings(folder, partial(_latest, listed=[*at_and_above(folder), ""]))
+        return self._index.read_listings(self._key, folder, partial(_latest, listed=[*at_and_above(folder), ""]))
 
     def blob_listed_at(self, path: str) -> float | None:
         """The same for a path that is no folder: the level that it is in counts, too."""
         listed = [*at_and_above(path), "", level_of(path.rpartition("/")[0])]
-        return self._read_listings(path, partial(_latest, listed=listed))
+        return self._index.read_listings(self._key, path, partial(_latest, listed=listed))
 
     def listed_in(self, folder: str) -> Listed:
         """Which parts of ``folder`` were listed."""
-        return self._read_listings(folder, partial(listed_in, folder=folder)) or Listed()
-
-    def _read_listings(self, path: str, ask: Callable[[sqlite3.Connection, int], _T | None]) -> _T | None:
-        return self._index.read_listings(self._key, path, ask)
+        return self._index.read_listings(self._key, folder, partial(listed_in, folder=folder)) or Listed()
 
     def _pages(self, folder: str, page: Callable[..., list[_Row]], start: str) -> Iterator[_Row]:
         """Rows below ``folder`` in the order of their paths, which come first; others may write between pages."""

@@ -29,7 +29,7 @@ from blobsync.base.locations import at_and_above
 from blobsync.config.yaml_document import parse_document
 from blobsync.local.files import LocalFolder, SourceFolder
 from blobsync.local.names import OWN_BLOBS, local_problem, relative_name
-from blobsync.local.sorted_runs import Spill, Spool
+from blobsync.local.sorted_runs import Packing, Spill, Spool
 
 LOCKS = "aux_data/locks"
 SUFFIX = ".lock"
@@ -59,6 +59,10 @@ class LockedFile(NamedTuple):
     md5: bytes
     etag: str = ""
     version: str = ""
+
+
+# On the disk a file is a plain tuple.
+_PACKED = Packing(tuple, LockedFile._make)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,34 +217,23 @@ def _refused(shown: str, why: str) -> LockError:
 
 def unpack(data: bytes, lock: Lock, shown: str, spill: Spill) -> Iterable[LockedFile]:
     """The files of a list, to be read any number of times. Raises ``LockError`` unless all is as the lock says."""
-    rows, digest, size, last = Spool(spill), hashlib.sha256(), 0, None
+    rows, digest, size, last = Spool(spill, _PACKED), hashlib.sha256(), 0, None
     try:
         for line in _lines(data):
             file, head = _file_in(line)
-            path = file[0]
-            if (last is not None and path <= last) or len(rows) == lock.files:
+            if (last is not None and file.path <= last) or len(rows) == lock.files:
                 raise ValueError(f"line {len(rows) + 1:,} is out of order, or one too many")
-            if not path and lock.files != 1:
+            if not file.path and lock.files != 1:
                 raise ValueError(f"line {len(rows) + 1:,} has no name")
-            last = path
+            last = file.path
             digest.update(head + b"\n")
-            size += file[1]
+            size += file.size
             rows.append(file)
     except (ValueError, zlib.error) as error:
         raise _refused(shown, f"its list cannot be read: {error}") from error
     if (len(rows), size, digest.hexdigest()) != (lock.files, lock.bytes, lock.digest):
         raise _refused(shown, "its list is not the one that it names by its sha256")
-    return _Files(rows)
-
-
-class _Files:
-    """The rows of a list as what they are."""
-
-    def __init__(self, rows: Spool) -> None:
-        self._rows = rows
-
-    def __iter__(self) -> Iterator[LockedFile]:
-        return map(LockedFile._make, self._rows)
+    return rows
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
@@ -258,8 +251,8 @@ def _lines(data: bytes) -> Iterator[bytes]:
         raise ValueError("something follows its last line")
 
 
-def _file_in(line: bytes) -> tuple[tuple[str, int, bytes, str, str], bytes]:
-    """The values of a line's file, and the part of the line that the digest covers. Raises ``ValueError``."""
+def _file_in(line: bytes) -> tuple[LockedFile, bytes]:
+    """A line's file, and the part of the line that the digest covers. Raises ``ValueError``."""
     path, _, rest = line.decode().partition("\t")
     if path and (why := local_problem(path)):
         raise ValueError(f"the name {path[:80]!a} {why}")
@@ -270,7 +263,7 @@ def _file_in(line: bytes) -> tuple[tuple[str, int, bytes, str, str], bytes]:
         raise ValueError(f"the size, the MD5, the ETag or the version of {path[:80]!a} has an invalid form")
     size, md5, etag, version = found.groups()
     head = line[: len(line) - len(etag) - len(version) - 2]
-    return (path, int(size), bytes.fromhex(md5), etag, version), head
+    return LockedFile(path, int(size), bytes.fromhex(md5), etag, version), head
 
 
 def demand_packed(size: int, shown: str) -> None:
