@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -273,18 +273,13 @@ class RunningProcess:
                     stream.close()
 
 
-class _starting:
+@contextmanager
+def _starting(argv: Sequence[str]) -> Iterator[None]:
     """Converts "no such program" and the like to ``ProcessError``."""
-
-    def __init__(self, argv: Sequence[str]) -> None:
-        self._argv = argv
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if isinstance(error, OSError):
-            raise ProcessError(f"cannot start {_program(self._argv)}: {error.strerror or error}") from error
+    try:
+        yield
+    except OSError as error:
+        raise ProcessError(f"cannot start {_program(argv)}: {error.strerror or error}") from error
 
 
 def run_detached(work: Callable[[], object], seconds: int) -> None:

@@ -57,9 +57,11 @@ from blobsync.store.sas import MIRROR_FOLDER, READ_FOLDER, WRITE_FOLDER
 
 def request_for(context: ProjectContext, leg: Leg, options: TransferOptions) -> Request:
     """The survey's request for one leg."""
+    path, project = leg.part.path, os.path.realpath(context.root)
+    way = way_to(context.root, path, context.trusted)
     return Request(
         part=context.opened(leg.part),
-        links=_link_policy(context, leg.part.path, options),
+        links=LinkPolicy(options.links, project, path, way.entered, context.trusted),
         records=context.records(leg.part.key),
         folder_only=leg.folder_only,
         wanted=_wanted(leg, options),
@@ -121,11 +123,6 @@ def _patterns(
                 hint="name the folder; --include chooses among its files",
             )
     return frozenset(found)
-
-
-def _link_policy(context: ProjectContext, path: str, options: TransferOptions) -> LinkPolicy:
-    way = way_to(context.root, path, context.trusted)
-    return LinkPolicy(options.links, os.path.realpath(context.root), path, way.entered, context.trusted)
 
 
 def check_links(context: ProjectContext, chosen: Sequence[Leg]) -> None:
@@ -193,13 +190,16 @@ def make_plan(
     if writing is Action.TRANSFER or options.keep is not None or settlements:
         _look_for_room(context, found, parts, volume.size, force=options.force, writing=writing)
     engines = _for_attributes(chosen, options, _for_sources(context, chosen, options, engines))
-    one = ONE_FOR_SOURCES if any(is_source(leg.part.source) for leg in chosen) else None
+    outside = any(is_source(leg.part.source) for leg in chosen)
+    one = ONE_FOR_SOURCES if outside else None
     if _keeps_attributes(chosen):
         one = ONE_FOR_ATTRIBUTES
-    if options.locked and _is_of_the_past(context, parts):
-        engines, one = _for_old_contents(engines), ONE_FOR_OLD_CONTENTS
+    if options.locked:
+        from blobsync.plan.locked_files import uses_old_contents  # late: few downloads are of a lock
+
+        if any(uses_old_contents(context, part) for part in parts):
+            engines, one = _for_old_contents(engines), ONE_FOR_OLD_CONTENTS
     work = _work(chosen, volume, engines.cores, found)._replace(spared=totals.spared)
-    outside = any(is_source(leg.part.source) for leg in chosen)
     processes = one or choose_processes(options.processes, work, options.cap_mbps)
     engine = choose_engine(engines, work._replace(processes=processes.count))
     parts, whole = for_engine(parts, engine.name)
@@ -263,12 +263,6 @@ def _for_sources(
         reason = asked.reason or "azcopy is not used for sources outside Azure"
         engines = engines._replace(requested=RequestedEngine("direct", reason))
     return engines
-
-
-def _is_of_the_past(context: ProjectContext, parts: Sequence[PlanPart]) -> bool:
-    from blobsync.plan.locked_files import uses_old_contents  # late: few downloads are of a lock
-
-    return any(uses_old_contents(context, part) for part in parts)
 
 
 def _for_old_contents(engines: EngineRules) -> EngineRules:
@@ -427,7 +421,8 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
         )
     remember(request, looked)
     both, path, route = options.settles_both_ends(context.from_cluster), leg.part.path, leg.part.route
-    most = _left_of_memory(context, found)
+    # The actions of earlier parts that are in memory.
+    held = sum(len(part.actions) for part in found.parts if not actions_of(part.actions).is_on_disk)
     decided = Decisions(
         looked.pairs,
         route,
@@ -435,7 +430,7 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
         context.spill,
         both_ends=both,
         shown=path,
-        most=most,
+        most=max(1, context.spill.most - held),
         settlements=found.settlements,
     )
     actions = _prepared(context, request, looked, decided, found)
@@ -476,16 +471,11 @@ def _other_attributes(part: PlanPart, actions: Actions) -> Iterator[str]:
             yield f"{part.path}: {count_text(count, 'file')} touched, not changed: modes and times alone are not sent"
 
 
-def _left_of_memory(context: ProjectContext, found: _Found) -> int:
-    """How many more actions may be in memory, besides those of earlier parts."""
-    held = (len(part.actions) for part in found.parts if not actions_of(part.actions).is_on_disk)
-    return max(1, context.spill.most - sum(held))
-
-
 def _prepared(context: ProjectContext, request: Request, looked: Survey, decided: Decisions, found: _Found) -> Actions:
     """The decisions, with bytes on record, without files whose names the service cannot have."""
     part = request.part
-    names = _names_here(part, looked)
+    end = part.destination if isinstance(part.destination, LocalLocation) else part.source
+    names = Names(os.path.realpath(end.path), looked.followed) if isinstance(end, LocalLocation) else None
     found.names += [names] if names else []
     prepared = Actions(context.spill, on_disk=decided.is_on_disk)
     warnings: dict[str, None] = {}
@@ -501,12 +491,6 @@ def _prepared(context: ProjectContext, request: Request, looked: Survey, decided
         prepared.extend(partial.actions)
     found.warnings += warnings
     return prepared
-
-
-def _names_here(part: LivePart, looked: Survey) -> Names | None:
-    """The real paths of the names at the local end, if there is one."""
-    end = part.destination if isinstance(part.destination, LocalLocation) else part.source
-    return Names(os.path.realpath(end.path), looked.followed) if isinstance(end, LocalLocation) else None
 
 
 def _writes_through_links(part: LivePart, names: Names, actions: Sequence[FileAction]) -> Iterator[str]:
@@ -530,24 +514,15 @@ def _check_names(
     context: ProjectContext, part: LivePart, looked: Survey, actions: Actions, extras: Iterable[str]
 ) -> None:
     """Raise ``UnsafeNamesError`` or ``ShapeConflictError`` for names that must not be written."""
-    rule, one_case, from_blobs = _rules(part, looked)
-    others = chain(extras, looked.not_chosen)
-    check_names(actions, others, part.path, rule, one_case=one_case, from_blobs=from_blobs, spill=context.spill)
-    _look_above(part, looked, writes=actions.totals.counts[Action.TRANSFER] > 0)
-
-
-def _rules(part: LivePart, looked: Survey) -> tuple[Callable[[str], str | None], bool, bool]:
-    """The destination's rule for names, whether it ignores case, and whether the names come from a container."""
-    one_case = isinstance(part.destination, LocalLocation) and ignores_case(part.destination.path)
+    end, from_blobs = part.destination, part.route is Route.DOWNLOAD
+    one_case = isinstance(end, LocalLocation) and ignores_case(end.path)
     # Files whose names the service refuses were left out.
     is_checked = _names_from_elsewhere(part) and looked.shape is Shape.FOLDER
     rule = (lambda name: None) if is_checked else _name_rule(part, looked.shape)
-    return rule, one_case, part.route is Route.DOWNLOAD
-
-
-def _look_above(part: LivePart, looked: Survey, *, writes: bool) -> None:
-    if writes and not looked.destination_files and isinstance(part.destination, OpenBlob):
-        refuse_blob_above(part.destination, looked.shape, part.path, part.key.path)
+    others = chain(extras, looked.not_chosen)
+    check_names(actions, others, part.path, rule, one_case=one_case, from_blobs=from_blobs, spill=context.spill)
+    if actions.totals.counts[Action.TRANSFER] and not looked.destination_files and isinstance(end, OpenBlob):
+        refuse_blob_above(end, looked.shape, part.path, part.key.path)
 
 
 def _names_from_elsewhere(part: LivePart) -> bool:
