@@ -49,13 +49,12 @@ class AccountFile:
     def __init__(self, path: Path, shown: str, environ: Mapping[str, str], document: Document | None = None) -> None:
         """``document`` replaces the file's content if there is no file yet."""
         self._environ = environ
-        self._is_new = document is not None
-        document = document or read_document(path, shown)
+        is_new, document = document is not None, document or read_document(path, shown)
         self._checker = Checker(document, environ, lambda: load_user_config(environ).allowed_variables)
         self._values = self._checker.check(ACCOUNT)
         self.problems = self._checker.problems
         self.warnings = self._checker.warnings
-        if not self._is_new:
+        if not is_new:
             self.warnings.extend(warn_if_others_can_read(path, document, (("account_key",), ("sas_token",))))
         is_bucket = self._values.get("storage_type") == "s3"
         self.takes_login = not is_bucket and not self._values.keys() & {"account_key", "sas_token"}
@@ -119,9 +118,7 @@ class AccountFile:
             sas_token=self._sas(),
             auth=self._auth(),
             from_outside=frozenset(
-                kind
-                for kind, key in (("key", "account_key"), ("sas", "sas_token"))
-                if (key,) in self._checker.from_environment
+                kind for kind, key in _CREDENTIAL_KEYS.items() if (key,) in self._checker.from_environment
             ),
         )
         names = self._checker.from_environment.get((_CREDENTIAL_KEYS.get(account.credential, ""),))

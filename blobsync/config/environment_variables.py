@@ -59,7 +59,7 @@ class Variables:
                 f"must not contain ${{{name}}}: variables are expanded in credentials and in env only",
                 hint=f"write the value itself, or $${{{name}}} for the literal text",
             )
-        elif not self._may_use(name):
+        elif not (name in _OPEN_VARIABLES or name.startswith(_OPEN_PREFIX) or name in self._allowed()):
             self.problem(
                 path,
                 f"must not use the environment variable {name}: a project file may use allowed variables only",
@@ -75,8 +75,3 @@ class Variables:
         else:
             return True
         return False
-
-    def _may_use(self, name: str) -> bool:
-        if name in _OPEN_VARIABLES or name.startswith(_OPEN_PREFIX):
-            return True
-        return name in self._allowed()

@@ -78,6 +78,8 @@ class Checker:
         self._unknown_keys: list[KeyPath] = []
         self._document = document
         self._variables = Variables(environ, allowed, self.problem)
+        # The keys whose values contain environment variables, with their names.
+        self.from_environment: Mapping[KeyPath, Sequence[str]] = self._variables.used
         # The types of the values of each kind, and what reads these further; true and false are no numbers.
         self._readers: Mapping[Kind, tuple[tuple[type, ...], Callable[[KeyPath, Any, Key], Any]]] = {
             Kind.TEXT: ((str, int), self._text),
@@ -93,11 +95,6 @@ class Checker:
             Kind.FOLDERS: ((dict,), self._folders),
             Kind.PROGRAM: ((str, int), self._program),
         }
-
-    @property
-    def from_environment(self) -> Mapping[KeyPath, Sequence[str]]:
-        """The keys whose values contain environment variables, with their names."""
-        return self._variables.used
 
     def check(self, keys: Mapping[str, Key]) -> dict[str, Any]:
         """Every valid value, typed; leaves out keys that are null or wrong."""

@@ -48,25 +48,18 @@ def load_user_config(environ: Mapping[str, str]) -> UserConfig:
     Raises ``ConfigError`` for a file that others can write, or that is invalid: ignoring it silently would
     not do what the user configured.
     """
-    hosts = listed_in(environ, TRUSTED_HOSTS_VARIABLE)
-    names = listed_in(environ, ALLOWED_VARIABLES_VARIABLE)
-    # Paths may hold commas and blanks.
-    projects = tuple(filter(None, environ.get(SAFE_PROJECTS_VARIABLE, "").split(os.pathsep)))
-    buckets = listed_in(environ, TRUSTED_BUCKETS_VARIABLE)
     file = user_config_file(environ)
-    text = read_own(file)
-    if text is None:
-        return UserConfig(hosts, names, projects, buckets)
-    checker = Checker(parse_document(text, str(file)), {})
+    checker = Checker(parse_document(read_own(file) or "", str(file)), {})
     values = checker.check(USER)
     if checker.problems:
         raise checker.problems[0]
-    return UserConfig(
-        trusted_hosts=(*hosts, *values.get("trusted_hosts", ())),
-        allowed_variables=(*names, *values.get("allowed_variables", ())),
-        safe_projects=(*projects, *values.get("safe_projects", ())),
-        trusted_buckets=(*buckets, *values.get("trusted_buckets", ())),
-        trusted_profiles=tuple(values.get("trusted_profiles", ())),
-        notify=tuple(values.get("notify", {}).get("command", ())),
-        warnings=tuple(checker.warnings),
-    )
+    given: dict[str, tuple[str, ...]] = {
+        "trusted_hosts": listed_in(environ, TRUSTED_HOSTS_VARIABLE),
+        "allowed_variables": listed_in(environ, ALLOWED_VARIABLES_VARIABLE),
+        # Paths may hold commas and blanks.
+        "safe_projects": tuple(filter(None, environ.get(SAFE_PROJECTS_VARIABLE, "").split(os.pathsep))),
+        "trusted_buckets": listed_in(environ, TRUSTED_BUCKETS_VARIABLE),
+        "trusted_profiles": (),
+    }
+    lists = {name: (*known, *values.get(name, ())) for name, known in given.items()}
+    return UserConfig(**lists, notify=values.get("notify", {}).get("command", ()), warnings=tuple(checker.warnings))
