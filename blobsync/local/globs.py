@@ -73,10 +73,15 @@ def zip_excludes(options: Sequence[str], config_file: str) -> tuple[tuple[ZipExc
 
     ACT pastes the list into a shell line, so the backslashes of ``\\*src/CMC/\\*`` are the shell's.
     """
+    where = f"{config_file}: zip_options"
+    try:
+        words = shlex.split(" ".join(options))
+    except ValueError as error:
+        raise IgnorePatternError(str(error), where=where) from error
     found: list[ZipExclude] = []
     others: list[str] = []
     excluding = False
-    for word in _shell_words(options, config_file):
+    for word in words:
         if word.startswith("-") or word == "@":
             excluding = word in {"-x", "--exclude"}
             if not excluding and word != "@":
@@ -85,19 +90,10 @@ def zip_excludes(options: Sequence[str], config_file: str) -> tuple[tuple[ZipExc
             try:
                 found.append(ZipExclude(word, re.compile(_zip_regex(byte_text(word)), re.DOTALL)))
             except ValueError as error:
-                raise IgnorePatternError(
-                    f"bad pattern '{word}': {error}", where=f"{config_file}: zip_options"
-                ) from error
+                raise IgnorePatternError(f"bad pattern '{word}': {error}", where=where) from error
         else:
             others.append(word)
     return tuple(found), tuple(others)
-
-
-def _shell_words(options: Sequence[str], config_file: str) -> list[str]:
-    try:
-        return shlex.split(" ".join(options))
-    except ValueError as error:
-        raise IgnorePatternError(str(error), where=f"{config_file}: zip_options") from error
 
 
 def byte_text(text: str) -> str:

@@ -35,12 +35,10 @@ from typing import Any, NamedTuple, TypeVar
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import at_and_above
 from blobsync.local.database import BATCH, ExpendableDatabase, Layout, storable
-from blobsync.local.sorted_runs import Spill, Spool
+from blobsync.local.sorted_runs import IN_MEMORY, Spill, Spool
 
 _T = TypeVar("_T")
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
-
-_IN_MEMORY = Spill()
 
 _SELECT = "SELECT path, size, md5, mtime_ns, ctime_ns, inode, source_etag, etag FROM pairs WHERE root = ? AND "
 # Rows read for each path that is looked up, before looking for the others one by one.
@@ -243,7 +241,7 @@ class PairIndex:
         pages = self._pages("", content_page, "")
         return ((path, md5) for path, md5 in pages if md5 in md5s)
 
-    def differences(self, folder: str, spill: Spill = _IN_MEMORY, *, one_level: bool = False) -> Differences:
+    def differences(self, folder: str, spill: Spill = IN_MEMORY, *, one_level: bool = False) -> Differences:
         """Compare a listing of ``folder`` (below both roots) with the records; ``spill`` is for the differences.
 
         ``one_level``: the listing contains only what lies directly in the folder.

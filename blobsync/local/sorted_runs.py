@@ -159,10 +159,10 @@ class _SpilledRows:
             yield from self._unpacked(self._file.read(where))
 
     def _packed(self, rows: list[Any]) -> Sequence[Row]:
-        return rows
+        return rows if self._packing is None else [self._packing.pack(row) for row in rows]
 
     def _unpacked(self, rows: list[Row]) -> Iterable[Any]:
-        return rows
+        return rows if self._packing is None else map(self._packing.unpack, rows)
 
 
 class Spool(_SpilledRows):
@@ -196,12 +196,6 @@ class Spool(_SpilledRows):
         if not self._blocks:
             return iter(self._waiting)
         return chain(self._read(self._blocks), self._waiting)
-
-    def _packed(self, rows: list[Any]) -> Sequence[Row]:
-        return rows if self._packing is None else [self._packing.pack(row) for row in rows]
-
-    def _unpacked(self, rows: list[Row]) -> Iterable[Any]:
-        return rows if self._packing is None else map(self._packing.unpack, rows)
 
 
 T = TypeVar("T")

@@ -117,7 +117,8 @@ def reusable(listed: BlockList | None, journaled: Mapping[bytes, int], basis: Re
     """
     if listed is None:
         return NOTHING
-    staged = _sizes(block for block in listed.uncommitted if _is_journaled(block, journaled))
+    named = ((block, block.sha256) for block in listed.uncommitted)
+    staged = _sizes(block for block, digest in named if digest is not None and journaled.get(digest) == block.size)
     return Reusable(_sizes(listed.committed) if basis is not None and _is_ours(listed, basis) else {}, staged)
 
 
@@ -134,11 +135,6 @@ def differs(committed: BlockList | None, blocks: Iterable[Block]) -> str | None:
         if found.size != block.size:
             return f"block {number:,} has {found.size:,} bytes instead of {block.size:,}"
     return None
-
-
-def _is_journaled(block: Block, journaled: Mapping[bytes, int]) -> bool:
-    digest = block.sha256
-    return digest is not None and journaled.get(digest) == block.size
 
 
 def _is_ours(listed: BlockList, basis: RemoteState) -> bool:
