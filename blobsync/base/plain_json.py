@@ -84,6 +84,13 @@ def _fits(value: Any, hint: Any) -> bool:
     return True
 
 
+def plain(value: Any) -> Any:
+    """The value as types that JSON has, with lists for tuples."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
 def merged(first: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """``first`` with ``more``, which wins; mappings in both are merged."""
     found = dict(first)

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from blobsync.base.errors import LocalFileError, UsageError
+from blobsync.base.plain_json import plain
 from blobsync.base.redaction import Secret, redact_answer
 from blobsync.base.trusted_hosts import host_of
 from blobsync.base.user_folders import environment, replace_file
@@ -38,7 +39,7 @@ class NewFile:
     @property
     def text(self) -> str:
         """The whole content."""
-        body = yaml.safe_dump(_plain(self.values), sort_keys=False, allow_unicode=True, width=110)
+        body = yaml.safe_dump(plain(self.values), sort_keys=False, allow_unicode=True, width=110)
         return "".join(f"# {line}\n" for line in self.comment.splitlines()) + body
 
 
@@ -49,12 +50,6 @@ def flattened(values: Mapping[str, Any], around: str = "") -> dict[str, Any]:
         key = f"{around}{name}"
         found.update(flattened(value, f"{key}$") if isinstance(value, Mapping) and value else {key: value})
     return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 EMULATOR_CONTAINER = "demo"

@@ -14,6 +14,7 @@ from typing import Any
 from blobsync.backends.kubernetes.kubectl import KubernetesRefusal
 from blobsync.backends.kubernetes.namespace import Place
 from blobsync.base.errors import BackendDeniedError, JobNotFoundError
+from blobsync.base.plain_json import plain
 
 RESTRICTED = "restricted"
 _ENFORCED = "pod-security.kubernetes.io/enforce"
@@ -35,13 +36,6 @@ _OF_PODS = frozenset(
 FIELDS = _OF_CONTAINERS | _OF_PODS
 
 
-def _plain(value: Any) -> Any:
-    """The value as plain JSON types."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
-
-
 @dataclass(frozen=True, slots=True)
 class SecurityContext:
     """``securityContext`` of a pod and of its container."""
@@ -53,8 +47,8 @@ class SecurityContext:
     def of(cls, fields: Mapping[str, Any]) -> SecurityContext:
         """Assign each field to the pod or the container; all are among ``FIELDS``."""
         return cls(
-            {name: _plain(value) for name, value in fields.items() if name in _OF_PODS},
-            {name: _plain(value) for name, value in fields.items() if name in _OF_CONTAINERS},
+            {name: plain(value) for name, value in fields.items() if name in _OF_PODS},
+            {name: plain(value) for name, value in fields.items() if name in _OF_CONTAINERS},
         )
 
 
