@@ -11,7 +11,7 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from blobsync.base.errors import ConfigError
@@ -151,26 +151,31 @@ def write_own(file: Path, text: str) -> None:
 
 
 @contextmanager
-def locked_own(file: Path) -> Iterator[None]:
-    """Hold a lock so that no other process reads and replaces the file meanwhile.
+def locked(file: Path) -> Iterator[None]:
+    """Hold the lock of ``file``, which is made if it is missing; nothing on a file system without locks.
 
-    There is no lock on a file system without locks or in a folder that cannot be written: writing reports the error.
+    Raises ``OSError`` if it cannot be opened.
     """
-    with suppress(OSError):
-        make_private(file.parent)
-    try:
-        lock = os.open(
-            file.with_name(f"{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
-    except OSError:
-        yield
-        return
+    lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
         os.close(lock)
+
+
+@contextmanager
+def locked_own(file: Path) -> Iterator[None]:
+    """Hold a lock so that no other process reads and replaces the file meanwhile.
+
+    There is no lock in a folder that cannot be written: writing reports the error.
+    """
+    with ExitStack() as held:
+        with suppress(OSError):
+            make_private(file.parent)
+            held.enter_context(locked(file.with_name(f"{file.name}.lock")))
+        yield
 
 
 def remove_own(folder: Path, suffix: str, *, before: float) -> None:

@@ -22,7 +22,7 @@ from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, duration_text
 from blobsync.base.process_identity import ProcessMark
 from blobsync.base.stopping import StopRequest
-from blobsync.base.user_folders import user_name
+from blobsync.base.user_folders import locked, user_name
 from blobsync.config.mapping import is_below
 from blobsync.local.running_records import Reporter, Running, RunningRecords
 from blobsync.local.state_dir import StateDir
@@ -125,7 +125,8 @@ class Keepers:
         with ExitStack() as held:
             record = KeeperRecord(self._records if self._state.lasting else None, state, stop)
             if record.reporter is not None:
-                with _locked(self._state.folder(_FOLDER) / ".lock"):
+                # Two that begin at once look at the records one after the other. Without locks the folder's is left.
+                with locked(self._state.folder(_FOLDER) / ".lock"):
                     self._demand_free(state)
                     record.reporter.tell()
                 held.callback(record.reporter.end)
@@ -211,19 +212,6 @@ def find_keepers(keepers: Mapping[str, KeeperState], chosen: str, path: str | No
 
 def _read(values: Mapping[str, Any]) -> KeeperState:
     return KeeperState(**{**values, "paths": tuple(values.get("paths", ())), "roots": tuple(values.get("roots", ()))})
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Two keepers that begin at once look at the records one after the other."""
-    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        # Where the file system has no locks, the lock of the folder is left.
-        with suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 def _lock_folder(folder: Path, own: frozenset[str], held: ExitStack) -> None:
