@@ -49,7 +49,8 @@ class AccountFile:
     def __init__(self, path: Path, shown: str, environ: Mapping[str, str], document: Document | None = None) -> None:
         """``document`` replaces the file's content if there is no file yet."""
         self._environ = environ
-        is_new, document = document is not None, document or read_document(path, shown)
+        is_new = document is not None
+        document = document or read_document(path, shown)
         self._checker = Checker(document, environ, lambda: load_user_config(environ).allowed_variables)
         self._values = self._checker.check(ACCOUNT)
         self.problems = self._checker.problems
