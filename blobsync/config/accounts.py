@@ -7,6 +7,7 @@ import binascii
 import shlex
 import stat
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -228,8 +229,10 @@ def _endpoint_problem(endpoint: str, account: str) -> str | None:
     if parts.hostname == "localhost":
         # azcopy takes the account from the path only if the host is an IP address.
         return "azcopy does not support 'localhost' here: use 127.0.0.1"
-    if _is_ip(parts.hostname or "") and parts.path != f"/{account}":
-        return f"must end with the account name after an IP address: {parts.scheme}://{parts.netloc}/{account}"
+    with suppress(ValueError):
+        ip_address(parts.hostname or "")
+        if parts.path != f"/{account}":
+            return f"must end with the account name after an IP address: {parts.scheme}://{parts.netloc}/{account}"
     return None
 
 
@@ -248,14 +251,6 @@ def service_problem(endpoint: str) -> str | None:
     if parts.query or parts.fragment or parts.username or parts.path:
         return "must be https://HOST alone: the bucket and the path have keys of their own"
     return no_url if host_of(endpoint) is None else None
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def warn_if_others_can_read(path: Path, document: Document, secrets: Sequence[KeyPath]) -> list[str]:

@@ -38,12 +38,6 @@ _FLAGS = {"--init", "--rm"}
 _IPC = {"", "none", "private", "shareable", "host"}
 
 
-def trust_docker_command(cluster: str) -> str:
-    """The command that trusts the options of a cluster's file."""
-    chosen = "" if cluster == DEFAULT_CLUSTER else f"-c {shlex.quote(cluster)} "
-    return f"blobsync {chosen}config trust-docker"
-
-
 class DockerArgs(NamedTuple):
     """``docker.args``: the words, the project at ``root``, the cluster and its file, the job's own variables."""
 
@@ -89,10 +83,11 @@ def demand_docker(args: DockerArgs, environ: Mapping[str, str]) -> None:
     """Raise ``UntrustedDockerError`` for options that reach beyond the project, unless the user agreed to all."""
     found = args.reaching
     if found is not None and args.words not in TRUSTED_DOCKER.load(args.root, environ):
+        chosen = "" if args.cluster == DEFAULT_CLUSTER else f"-c {shlex.quote(args.cluster)} "
         raise UntrustedDockerError(
             f"docker.args of {args.file} reaches beyond the project, and is not used here until you trust it: {found}",
             options=args.words,
-            hint=f"to trust all of {shlex.join(args.words)}: {trust_docker_command(args.cluster)}",
+            hint=f"to trust all of {shlex.join(args.words)}: blobsync {chosen}config trust-docker",
         )
 
 

@@ -93,10 +93,6 @@ def file_system_of(folder: Path, mounts: Path = _MOUNTS) -> str:
     return found
 
 
-def _is_remote(kind: str) -> bool:
-    return kind in _REMOTE or (kind.startswith("fuse.") and kind != "fuse.fuse-overlayfs")
-
-
 def watched_folders(process: Path = Path("/proc/self")) -> int | None:
     """How many folders the system watches for this process; None if it does not say."""
     count = 0
@@ -165,7 +161,8 @@ class FolderWatcher:
         if self._listener is None and not self._given_up:
             self._start_listening()
         if self._listener is None:
-            return self._walked() if anew or self._clock() >= self._walk_at else self._nothing_new()
+            is_due = anew or self._clock() >= self._walk_at
+            return self._walked() if is_due else Found(self._files, left_out=self._left_out)
         told = self._listener.take()
         if self._listener.failure:
             self._poll(self._listener.failure)
@@ -216,7 +213,7 @@ class FolderWatcher:
     def _start_listening(self) -> None:
         assert self._listen is not None
         kind = self._file_system(self._folder)
-        if _is_remote(kind):
+        if kind in _REMOTE or (kind.startswith("fuse.") and kind != "fuse.fuse-overlayfs"):
             self._poll(f"{kind} does not tell what other machines write")
             return
         real = Path(os.path.realpath(self._folder))
@@ -253,9 +250,6 @@ class FolderWatcher:
         self._told = why
         self._walk_at = 0.0
         self._emit(Note(f"{self._shown}: {why}; the folder is looked at again and again instead"))
-
-    def _nothing_new(self) -> Found:
-        return Found(self._files, left_out=self._left_out)
 
     def _walked(self) -> Found:
         began, before = self._cost(), self._clock()

@@ -87,11 +87,6 @@ def read_seal(folder: int, name: str, key: SealKey) -> StateSeal | None:
     return StateSeal(str(values["id"]), tuple(map(str, values["paths"])))
 
 
-def has_contents(folder: int) -> bool:
-    """Whether an opened state folder holds anything besides its seal and a killed process's half-written seal."""
-    return any(not name.startswith(SEAL_FILE) for name in os.listdir(folder))
-
-
 def write_seal(folder: Path, seal: StateSeal, key: SealKey, *, replaces: bool) -> None:
     """Seal the state folder. Two processes at once end up with one seal: the first, unless ``replaces``.
 
@@ -426,8 +421,9 @@ def _look(above: Path, project: Path, key: SealKey) -> Path | _Doubtful | None:
         folder = above / name
         try:
             with _opened(folder) as opened:
-                # Checked first: what another process creates at this moment is sealed before it has contents.
-                filled = name in expected and has_contents(opened)
+                # Checked first: what another process creates at this moment is sealed before it has contents. A killed
+                # process may have left a half-written seal.
+                filled = name in expected and any(not each.startswith(SEAL_FILE) for each in os.listdir(opened))
                 seal = read_seal(opened, name, key)
                 if seal is not None or filled:
                     demand_ours(os.fstat(opened), folder)

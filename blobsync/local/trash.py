@@ -12,8 +12,9 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,7 +72,7 @@ def put_aside(folder: int, name: str, kept: Path, link: Callable[..., None] = os
         if not stat.S_ISREG(there.st_mode):
             # A link's target stays where it is.
             return
-        for place in _names_of(kept):
+        for place in chain([kept], (kept.with_name(f"{kept.name}~{number}") for number in count(2))):
             try:
                 link(name, place, src_dir_fd=folder, follow_symlinks=False)
             except FileExistsError:
@@ -82,14 +83,6 @@ def put_aside(folder: int, name: str, kept: Path, link: Callable[..., None] = os
                     raise
                 _copied(folder, name, place)
             return
-
-
-def _names_of(kept: Path) -> Iterator[Path]:
-    yield kept
-    number = 1
-    while True:
-        number += 1
-        yield kept.with_name(f"{kept.name}~{number}")
 
 
 def _copied(folder: int, name: str, place: Path) -> None:

@@ -114,7 +114,8 @@ def settle(
     ``writing`` is the action that writes here: a download's ``TRANSFER``, an upload's ``ADOPT``. ``names`` are those of
     ``parts``, empty if nothing is local.
     """
-    if not any(each.followed for each in names) and not _overlap([each.root for each in names]):
+    roots = pairwise(sorted(f"{each.root}/" for each in names))
+    if not any(each.followed for each in names) and not any(later.startswith(earlier) for earlier, later in roots):
         return tuple(parts)
     # Sorted by real path, then each part by its own paths again.
     places = SortedRuns(spill)
@@ -136,11 +137,6 @@ def settle(
         replace(part, actions=actions_of(part.actions).replaced(map(PACKED_ACTION.unpack, rows)))
         for part, rows in zip(parts, changed, strict=True)
     )
-
-
-def _overlap(roots: Sequence[str]) -> bool:
-    ordered = sorted(f"{root}/" for root in roots)
-    return any(later.startswith(earlier) for earlier, later in pairwise(ordered))
 
 
 def settle_one(actions: Sequence[FileAction], writing: Action) -> list[FileAction]:
