@@ -18,10 +18,10 @@ from blobsync.config.account_files import account_file_names
 from blobsync.config.accounts import AccountFile, first_of
 from blobsync.config.job_keys import IDLE, LINKING, NOWHERE, read_only_words
 from blobsync.config.known_keys import CODE_KEY, PHILLY_MARKS
-from blobsync.config.loader import ClusterFile, reload_cluster
+from blobsync.config.loader import ClusterFile, flattened, reload_cluster
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.config.project_root import CLUSTER_FOLDER
-from blobsync.config.scaffold import NewFile, flattened
+from blobsync.config.scaffold import NewFile
 from blobsync.config.yaml_document import Document
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

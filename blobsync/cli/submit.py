@@ -170,9 +170,8 @@ def _of_file(
     if cmd:
         raise UsageError("--file and a command are two jobs", hint="use only one of them")
     from blobsync.ancestors.convert import read_for
-    from blobsync.config.loader import load_cluster
+    from blobsync.config.loader import flattened, load_cluster
     from blobsync.config.project_root import current_folder, find_project
-    from blobsync.config.scaffold import flattened
     from blobsync.jobspec.make_spec import demand_platform
 
     root = find_project(current_folder(session.environ), session.environ)

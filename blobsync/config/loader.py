@@ -349,6 +349,11 @@ def apply_overrides(document: Document, overrides: Mapping[str, Any]) -> Documen
     return Document(document.file, values, origins)
 
 
+def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` as overrides of a cluster file: one key per value, with ``$`` between its words."""
+    return {"$".join(path): value for path, value in _leaves(values, ())}
+
+
 def _leaves(overrides: Mapping[str, Any], around: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     for key, value in overrides.items():
         path = (*around, *str(key).split("$"))

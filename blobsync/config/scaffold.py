@@ -43,15 +43,6 @@ class NewFile:
         return "".join(f"# {line}\n" for line in self.comment.splitlines()) + body
 
 
-def flattened(values: Mapping[str, Any], around: str = "") -> dict[str, Any]:
-    """``values`` as overrides of a cluster file: one key per value, with ``$`` between its words."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        key = f"{around}{name}"
-        found.update(flattened(value, f"{key}$") if isinstance(value, Mapping) and value else {key: value})
-    return found
-
-
 EMULATOR_CONTAINER = "demo"
 # An endpoint of the emulator, with the rest of its line before and after it.
 _ENDPOINT = re.compile(rf"(?m)^(blob_endpoint:[ \t]*['\"]?)http://127\.0\.0\.1:\d+/{EMULATOR_ACCOUNT}(?![^\s'\"])(.*)$")
