@@ -43,6 +43,11 @@ class RecordingListener:
         if isinstance(event, BytesMoved):
             self._on_bytes(event.size)
 
+    @property
+    def of_bytes(self) -> list[tuple[str, int]]:
+        """Each event about bytes, which displays take as progress."""
+        return [(type(each).__name__, each.size) for each in self.events if isinstance(each, (BytesMoved, BytesReused))]
+
     def _add(self, event: Event) -> None:
         match event:
             case BytesMoved(count):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import FileFailure, UnsafeNamesError
-from blobsync.base.events import Event, FilesDone, SilentListener
+from blobsync.base.errors import UnsafeNamesError
+from blobsync.base.events import FilesDone, SilentListener
 from blobsync.base.plan_reasons import Reason
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action
@@ -19,6 +19,7 @@ from blobsync.transfer.engines import Engines
 from tests.fakes import liars
 from tests.fakes.liars import LyingEngine, LyingStore, Tell
 from tests.fakes.project_context import World, account, cluster
+from tests.fakes.tasks import RecordingListener
 
 AZCOPY = TransferOptions(engine="azcopy")
 MIRROR = TransferOptions(mirror=True)
@@ -80,21 +81,13 @@ def test_a_file_that_an_engine_passes_over_is_a_failure_by_name(world: World) ->
 
 
 def test_a_file_that_was_passed_over_is_told_to_the_listener(world: World) -> None:
-    class Heard:
-        def __init__(self) -> None:
-            self.failures: list[FileFailure | None] = []
-
-        def emit(self, event: Event) -> None:
-            if isinstance(event, FilesDone):
-                self.failures.append(event.failure)
-
     write(world, {"a": b"aaa"})
-    heard = Heard()
+    heard = RecordingListener()
     context = world.context()
     plan = world.plan("u", "data/x", options=AZCOPY)
     engines = Engines({"azcopy": lambda: LyingEngine(liars.nothing)})
     result = carry_out(plan, context, engines, heard, world.root)
-    assert heard.failures == [*result.failures]
+    assert [each.failure for each in heard.events if isinstance(each, FilesDone)] == [*result.failures]
 
 
 @pytest.mark.parametrize("command", ["u", "d"])

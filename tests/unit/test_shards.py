@@ -16,10 +16,8 @@ from blobsync.base.events import (
     NO_ANSWER,
     NO_CONNECTION,
     SERVICE_BUSY,
-    BytesReused,
     Connected,
     Disconnected,
-    Event,
     Note,
     UnderWay,
 )
@@ -624,31 +622,17 @@ def test_bytes_are_reported_once_whatever_becomes_of_the_worker() -> None:
     assert (listener.bytes, account.moving) == (10, 0)
 
 
-class _Calls(RecordingListener):
-    """Records each call about bytes."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda count: self.calls.append(("moved", count)))
-        self.calls: list[tuple[str, int]] = []
-
-    def emit(self, event: Event) -> None:
-        if isinstance(event, BytesReused):
-            self.calls.append(("reused", event.size))
-        super().emit(event)
-
-
 def test_where_nothing_moves_nobody_hears_of_bytes() -> None:
-    """Displays take each call as progress."""
-    account, listener = _account(1), _Calls()
+    account, listener = _account(1), RecordingListener()
     account.tell(0, 0, listener)
     account.take_back(listener)
     account.close(listener)
-    assert not listener.calls and not listener.workers
+    assert not listener.of_bytes and not listener.workers
     account.tell(3, 0, listener)
     account.tell(0, 2, listener)
-    assert listener.calls == [("moved", 3), ("reused", 2)]
+    assert listener.of_bytes == [("BytesMoved", 3), ("BytesReused", 2)]
     account.take_back(listener)
-    assert listener.calls[2:] == [("moved", -3), ("reused", -2)]
+    assert listener.of_bytes[2:] == [("BytesMoved", -3), ("BytesReused", -2)]
 
 
 def test_files_and_bytes_are_those_of_the_worker_that_has_the_shard() -> None:
