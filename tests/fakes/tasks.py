@@ -10,7 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from blobsync.base.errors import FileFailure
-from blobsync.base.events import BytesMoved, BytesReused, Event, FilesDone, Listener, Note, UnderWay, WorkerMoved
+from blobsync.base.events import (
+    BytesMoved,
+    BytesReused,
+    Event,
+    Expected,
+    FilesDone,
+    Listener,
+    Note,
+    UnderWay,
+    WorkerMoved,
+)
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plan_reasons import Reason
@@ -32,6 +42,7 @@ class RecordingListener:
         self.failures: dict[str, FileFailure] = {}
         self.moved: list[Moved] = []
         self.notes: list[str] = []
+        self.expected: list[tuple[int, int]] = []
         self.events: list[Event] = []
         self._on_bytes = on_bytes
         self._lock = threading.Lock()
@@ -63,6 +74,8 @@ class RecordingListener:
                 self.failures[path] = failure
             case Note(text):
                 self.notes.append(text)
+            case Expected(files, size):
+                self.expected.append((files, size))
 
 
 def local_state(path: Path) -> LocalState | None:

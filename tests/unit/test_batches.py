@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from blobsync.base.errors import FailureCode, FileFailure, StorageError, TransferCancelledError
-from blobsync.base.events import Event, Expected, Listener, Note
+from blobsync.base.events import Listener
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.transfer_options import TransferOptions
@@ -22,6 +22,7 @@ from blobsync.transfer.carry_out import carry_out
 from blobsync.transfer.engines import CollectedReport, Engine, Engines, MoveReport, MoveTask
 from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
+from tests.fakes.tasks import RecordingListener
 
 FILES = 11
 MIRROR = TransferOptions(engine="direct", mirror=True, max_delete_percent=100.0)
@@ -40,20 +41,6 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-@dataclass
-class Heard:
-    """A listener that records notes and announced totals."""
-
-    notes: list[str] = field(default_factory=list)
-    expected: list[tuple[int, int]] = field(default_factory=list)
-
-    def emit(self, event: Event) -> None:
-        if isinstance(event, Note):
-            self.notes.append(event.text)
-        elif isinstance(event, Expected):
-            self.expected.append((event.files, event.size))
-
-
 def planned(world: World, options: TransferOptions = MIRROR, command: str = "u") -> TransferPlan:
     plan = world.plan(command, "data", options=options)
     assert plan.is_large
@@ -63,13 +50,13 @@ def planned(world: World, options: TransferOptions = MIRROR, command: str = "u")
 def carry(
     world: World,
     plan: TransferPlan,
-    heard: Heard | None = None,
+    heard: RecordingListener | None = None,
     *,
     engine: Callable[[], Engine] = DirectEngine,
     receipts: Path | None = None,
 ) -> TransferResult:
     engines = Engines({"direct": engine})
-    return carry_out(plan, world.context(), engines, heard or Heard(), receipts, world.spill)
+    return carry_out(plan, world.context(), engines, heard or RecordingListener(), receipts, world.spill)
 
 
 def with_batches(plan: TransferPlan, change: Batches) -> TransferPlan:
@@ -118,7 +105,7 @@ class Reuses:
 
 
 def test_the_numbers_of_all_batches_are_in_one_result(world: World, receipts: Path) -> None:
-    heard = Heard()
+    heard = RecordingListener()
     result = carry(world, planned(world), heard, engine=Reuses, receipts=receipts)
     assert (result.transferred, result.verified, result.deleted) == (FILES, FILES, 0)
     assert (result.bytes_transferred, result.bytes_reused) == (FILES * 6, FILES * 4)
@@ -138,13 +125,13 @@ def test_what_is_there_already_is_verified_and_nothing_is_left_of_it_on_the_disk
 
 
 def test_where_there_is_no_place_for_a_receipt_none_is_written(world: World) -> None:
-    heard = Heard()
+    heard = RecordingListener()
     result = carry(world, planned(world), heard)
     assert (result.ok, result.receipt, heard.notes) == (True, None, [])
 
 
 def test_a_receipt_that_cannot_be_written_is_reported_and_no_failure(world: World, receipts: Path) -> None:
-    heard, nowhere = Heard(), receipts / "nowhere"
+    heard, nowhere = RecordingListener(), receipts / "nowhere"
     result = carry(world, planned(world), heard, receipts=nowhere)
     assert (result.ok, result.transferred, result.receipt) == (True, FILES, None)
     assert heard.notes == [f"no receipt was written to {nowhere}: {os.strerror(2)}"]
@@ -166,7 +153,7 @@ def test_failures_alone_have_a_receipt_and_keep_what_is_extra(world: World, rece
     add_extras(world, 5)
     plan = planned(world)
     world.store("eu").before = refuse
-    heard = Heard()
+    heard = RecordingListener()
     result = carry(world, plan, heard, receipts=receipts)
     assert (len(result.failures), result.verified, result.deleted, extras(world)) == (FILES, 0, 0, 5)
     assert heard.notes == [f"5 {KEPT}"]
@@ -174,7 +161,7 @@ def test_failures_alone_have_a_receipt_and_keep_what_is_extra(world: World, rece
 
 
 def test_nothing_is_said_of_extra_files_where_there_are_none(world: World) -> None:
-    heard = Heard()
+    heard = RecordingListener()
     assert len(carry(world, planned(world), heard, engine=lambda: Strays(1)).failures) == 1
     assert heard.notes == []
 
@@ -183,7 +170,7 @@ def test_what_could_not_be_read_here_keeps_what_is_extra_there(world: World) -> 
     """The blob may be the same file under another name."""
     add_extras(world, 5)
     unreadable = FileFailure("data/y", FailureCode.UNREADABLE, "it cannot be read")
-    heard = Heard()
+    heard = RecordingListener()
     result = carry(world, replace(planned(world), unreadable=(unreadable,)), heard)
     assert (result.failures, result.transferred, result.deleted, extras(world)) == ((unreadable,), FILES, 0, 5)
     assert heard.notes == [f"5 {KEPT}"]

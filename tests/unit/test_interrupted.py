@@ -10,31 +10,14 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import TransferCancelledError
-from blobsync.base.events import BytesMoved, BytesReused, Event, Expected, FilesDone, Listener
+from blobsync.base.events import BytesMoved, BytesReused, Listener
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
+from tests.fakes.tasks import RecordingListener
 
 MIB = 1 << 20
-
-
-class Counting:
-    """A listener that adds up bytes."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.expected: list[tuple[int, int]] = []
-        self.done: list[str] = []
-
-    def emit(self, event: Event) -> None:
-        match event:
-            case Expected(files, size):
-                self.expected.append((files, size))
-            case BytesMoved(count):
-                self.bytes += count
-            case FilesDone(paths, _):
-                self.done += paths
 
 
 @pytest.fixture
@@ -52,7 +35,7 @@ def place(world: World, command: str, files: dict[str, bytes]) -> None:
             file.write_bytes(body)
 
 
-def stop_in(world: World, name: str, operations: tuple[str, ...], listener: Counting, *, after: int) -> None:
+def stop_in(world: World, name: str, operations: tuple[str, ...], listener: RecordingListener, *, after: int) -> None:
     """Ctrl-C at the request on ``name`` that comes after so many, once bytes of those have been told."""
     seen = [0]
 
@@ -71,7 +54,7 @@ def stop_in(world: World, name: str, operations: tuple[str, ...], listener: Coun
 def test_the_bytes_of_an_unfinished_file_are_said_to_move_again(command: str, verb: str, world: World) -> None:
     large = random.Random(7).randbytes(40 * MIB)
     place(world, command, {"large": large})
-    listener = Counting()
+    listener = RecordingListener()
     stop_in(world, "large", ("put_block", "get"), listener, after=2)
     with pytest.raises(TransferCancelledError) as stopped:
         world.carry_out(world.plan(command, "data"), listener=listener)
@@ -89,7 +72,7 @@ def test_the_bytes_of_an_unfinished_file_are_said_to_move_again(command: str, ve
     assert command == "u" or not kept
 
     world.store("eu").before = lambda request: None
-    second = Counting()
+    second = RecordingListener()
     result = world.carry_out(world.plan(command, "data"), listener=second)
     assert (result.ok, result.bytes_transferred) == (True, second.bytes)
     assert second.expected == [(1, len(large))]
@@ -123,13 +106,13 @@ def test_finished_files_are_not_among_what_moves_again(command: str, world: Worl
     place(world, command, {"a": b"a" * 5000})
     assert world.run(command, "data").ok
     place(world, command, {"b": b"b" * 7000, "z": b"z" * 9})
-    listener = Counting()
+    listener = RecordingListener()
     stop_in(world, "/z", ("put", "get"), listener, after=0)
     with pytest.raises(TransferCancelledError) as stopped:
         world.carry_out(world.plan(command, "data", options=TransferOptions()), listener=listener)
     if "stopped: 1 of 2" in stopped.value.message:
         assert "again" not in stopped.value.message
-    second = Counting()
+    second = RecordingListener()
     world.store("eu").before = lambda request: None
     plan = world.plan(command, "data")
     assert world.carry_out(plan, listener=second).ok
