@@ -94,6 +94,13 @@ class World:
             self.stores[f"bucket {name}"] = self.sources[name].inner
         return self.sources[name]
 
+    def write(self, path: str, body: bytes) -> Path:
+        """Write a file of the project, which is named from its root."""
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(body)
+        return file
+
     def _connect(self, of: StorageAccount) -> BlobStore:
         if of.bucket is not None:
             return self.source(of.container_name)

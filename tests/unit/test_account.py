@@ -45,9 +45,7 @@ def store_of(world: World) -> LyingStore:
 
 def write(world: World, files: dict[str, bytes]) -> None:
     for name, body in files.items():
-        path = world.root / "data/x" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(body)
+        world.write(f"data/x/{name}", body)
 
 
 def codes(result: TransferResult) -> dict[str, str]:

@@ -68,9 +68,7 @@ def world(tmp_path: Path) -> World:
 
 def write(world: World, files: dict[str, bytes]) -> None:
     for name, body in files.items():
-        path = world.root / "data/x" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(body)
+        world.write(f"data/x/{name}", body)
 
 
 def add(world: World, store: str, files: dict[str, bytes]) -> None:

@@ -45,24 +45,18 @@ def there(world: World, name: str = "eu") -> dict[str, bytes]:
     return {key.removeprefix("store/data/"): blob.body for key, blob in world.store(name).blobs.items()}
 
 
-def write(world: World, name: str, body: bytes) -> None:
-    file = world.root / "data" / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(body)
-
-
 def edit_both(world: World) -> None:
     """``v/a.txt`` was verified once, and changed at both ends since."""
-    write(world, "v/a.txt", b"base")
-    write(world, "v/b.txt", b"beside it")
+    world.write("data/v/a.txt", b"base")
+    world.write("data/v/b.txt", b"beside it")
     assert world.run("u", "data").ok
-    write(world, "v/a.txt", b"mine")
+    world.write("data/v/a.txt", b"mine")
     world.store("eu").add("store/data/v/a.txt", b"theirs")
 
 
 def never_verified(world: World) -> None:
     """``v/a.txt`` differs at both ends, which know nothing of each other; the blob has no MD5."""
-    write(world, "v/a.txt", b"mine")
+    world.write("data/v/a.txt", b"mine")
     world.store("eu").add("store/data/v/a.txt", b"them", with_md5=False)
 
 
@@ -104,7 +98,7 @@ def test_the_other_cluster_of_a_copy_is_only_read(keep: Keep, command: str, worl
     if command == "u":
         world.store("eu").add("store/data/v/a.txt", b"before")
     else:
-        write(world, "v/a.txt", b"before")
+        world.write("data/v/a.txt", b"before")
     for path in ("data/v/a.txt", "data"):
         options = TransferOptions(keep=keep)
         result = world.run(command, path, options=options, copy=True)
@@ -129,7 +123,7 @@ def test_a_version_that_came_after_the_plan_is_not_replaced(command: str, world:
     if command == "u":
         world.store("eu").add("store/data/v/a.txt", b"newer")
     else:
-        write(world, "v/a.txt", b"newer")
+        world.write("data/v/a.txt", b"newer")
     result = world.carry_out(plan)
     assert (result.exit_code, result.verified) == (3, 1)
     assert result.failures[0].path == "data/v/a.txt"
@@ -143,7 +137,7 @@ def test_a_name_aside_that_was_taken_since_the_plan_leaves_the_file_alone(comman
     plan = world.plan(command, "data", options=TransferOptions(keep="both"))
     ((_, action),) = [each for each in plan.each() if each[1].aside]
     world.store("eu").add(f"store/data/v/{action.aside}", b"somebody's")
-    write(world, f"v/{action.aside}", b"somebody's")
+    world.write(f"data/v/{action.aside}", b"somebody's")
     result = world.carry_out(plan)
     assert result.exit_code == 3
     assert str(action.aside) in result.failures[0].message
@@ -183,7 +177,7 @@ def test_a_refused_way_back_settles_the_file_all_the_same(world: World) -> None:
 @pytest.mark.parametrize("command", ["u", "d"])
 def test_a_large_file_is_kept_whole(command: str, world: World) -> None:
     mine, theirs = b"m" * ((5 << 20) + 7), b"t" * (9 << 20)
-    write(world, "v/a.bin", mine)
+    world.write("data/v/a.bin", mine)
     world.store("eu").add("store/data/v/a.bin", theirs, with_md5=False)
     for _ in range(2):
         assert world.run(command, "data", options=TransferOptions(keep="both")).ok
@@ -417,11 +411,11 @@ def test_a_file_that_changes_while_it_is_copied_is_left_alone(is_there: bool, is
 
     def change(aside: str) -> None:
         if is_there:
-            write(world, aside, b"mine")
+            world.write(f"data/{aside}", b"mine")
         if is_gone:
             (world.root / "data/v/a.txt").unlink()
         else:
-            write(world, "v/a.txt", b"mine, and more")
+            world.write("data/v/a.txt", b"mine, and more")
 
     (kept, failed), aside = set_aside_here(world, change)
     # A copy that is there has the version of the plan; the move then finds that the file has another.
@@ -445,7 +439,7 @@ def test_a_copy_that_patterns_hide_is_used_where_it_holds_the_version(command: s
     ((_, action),) = world.plan(command, "data", options=options).each()
     kept = b"theirs" if command == "u" else b"mine"
     if end in ("here", "both"):
-        write(world, f"v/{action.aside}", kept)
+        world.write(f"data/v/{action.aside}", kept)
     if end in ("there", "both"):
         world.store("eu").add(f"store/data/v/{action.aside}", kept)
     world.store("eu").requests.clear()
@@ -473,14 +467,14 @@ def test_a_copy_that_is_there_is_compared_with_the_version_of_the_plan_by_its_by
 ) -> None:
     edit_both(world)
     # Of another size than the record's: the plan need not read it.
-    write(world, "v/a.txt", b"mine, and longer")
+    world.write("data/v/a.txt", b"mine, and longer")
     part, actions = opened(world, world.plan("d", "data", options=TransferOptions(keep="both")))
     assert [isinstance(each.destination, LocalState) and each.destination.md5 for each in actions] == [None]
-    write(world, f"v/{actions[0].aside}", aside)
+    world.write(f"data/v/{actions[0].aside}", aside)
     if now is None:
         (world.root / "data/v/a.txt").unlink()
     elif now != b"mine, and longer":
-        write(world, "v/a.txt", now)
+        world.write("data/v/a.txt", now)
     kept, failed = conflict_resolution.set_aside(part, actions, [DirectEngine])
     assert (len(kept), len(failed)) == ((1, 0) if counts else (0, 1))
 
@@ -512,8 +506,8 @@ def test_a_local_file_that_was_edited_is_left_alone_also_where_the_version_of_th
     edit_both(world)
     plan = world.plan("d", "data", options=TransferOptions(keep="both"))
     ((_, action),) = [each for each in plan.each() if each[1].aside]
-    write(world, f"v/{action.aside}", b"mine")
-    write(world, "v/a.txt", b"mine, later")
+    world.write(f"data/v/{action.aside}", b"mine")
+    world.write("data/v/a.txt", b"mine, later")
     result = world.carry_out(plan)
     assert [failure.path for failure in result.failures] == ["data/v/a.txt"]
     assert here(world) == {"v/a.txt": b"mine, later", f"v/{action.aside}": b"mine", "v/b.txt": b"beside it"}
@@ -522,7 +516,7 @@ def test_a_local_file_that_was_edited_is_left_alone_also_where_the_version_of_th
 def test_a_local_file_that_was_edited_since_the_plan_is_left_alone(world: World) -> None:
     edit_both(world)
     plan = world.plan("d", "data", options=TransferOptions(keep="both"))
-    write(world, "v/a.txt", b"mine, later")
+    world.write("data/v/a.txt", b"mine, later")
     result = world.carry_out(plan)
     assert [failure.path for failure in result.failures] == ["data/v/a.txt"]
     assert here(world)["v/a.txt"] == b"mine, later"

@@ -25,9 +25,7 @@ def world(tmp_path: Path) -> World:
 
 def write(world: World, **files: bytes) -> None:
     for name, body in files.items():
-        path = world.root / "data/voc" / name.replace("__", ".")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(body)
+        world.write(f"data/voc/{name.replace('__', '.')}", body)
 
 
 def add(world: World, store: str, **blobs: bytes) -> None:
@@ -99,9 +97,7 @@ def test_a_second_run_moves_nothing(world: World) -> None:
 
 def test_patterns_apply_inside_and_outside_of_a_nested_entry(world: World) -> None:
     for name in ("data/a.jpg", "data/b.txt", "data/coco/c.jpg", "data/coco/d.txt", "data/coco/old/e.jpg"):
-        path = world.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(name.encode())
+        world.write(name, name.encode())
     # Blobs where the outer entry would have the nested folder are ignored.
     world.store("eu").add("store/data/coco/hidden.jpg", b"hidden")
     options = TransferOptions(include=("*.jpg",), exclude=("old/",), mirror=True, max_delete_percent=100.0)

@@ -30,9 +30,7 @@ def place(world: World, command: str, files: dict[str, bytes]) -> None:
         if command == "d":
             world.store("eu").add(f"store/data/{name}", body)
         else:
-            file = world.root / "data" / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(body)
+            world.write(f"data/{name}", body)
 
 
 def stop_in(world: World, name: str, operations: tuple[str, ...], listener: RecordingListener, *, after: int) -> None:

@@ -48,10 +48,7 @@ def copied(world: World, body: bytes = b"in several parts") -> World:
 
 
 def mine(world: World, body: bytes) -> Path:
-    file = world.root / "data/x/a"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(body)
-    return file
+    return world.write("data/x/a", body)
 
 
 def look(world: World) -> VerifyReport:

@@ -25,17 +25,11 @@ def world(tmp_path: Path) -> World:
     """Three files at both ends, and one more at each: ``there`` and ``here``."""
     world = World(tmp_path / "project", cluster("eu", data=account("eu")))
     for name in ("a", "b", "c"):
-        write(world, name, name.encode())
+        world.write(f"data/{name}", name.encode())
     assert world.run("u", "data").ok
-    write(world, "here", b"only here")
+    world.write("data/here", b"only here")
     world.store("eu").add("store/data/there", b"only there")
     return world
-
-
-def write(world: World, name: str, body: bytes) -> None:
-    file = world.root / "data" / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(body)
 
 
 def here(world: World) -> set[str]:
@@ -87,9 +81,9 @@ def test_a_local_extra_edited_since_the_plan_is_not_deleted(edit: str, world: Wo
 
 
 def test_a_local_extra_that_stays_keeps_no_other(world: World) -> None:
-    write(world, "later", b"extra, too")
+    world.write("data/later", b"extra, too")
     plan = world.plan("d", "data", options=MIRROR)
-    write(world, "here", b"somebody needs this now")
+    world.write("data/here", b"somebody needs this now")
     result = world.carry_out(plan)
     assert ([failure.path for failure in result.failures], result.deleted) == (["data/here"], 1)
     assert (here(world) & {"here", "later"}) == {"here"}

@@ -27,9 +27,7 @@ def world(tmp_path: Path) -> World:
 
 def write(world: World, *names: str) -> None:
     for name in names:
-        file = world.root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(name.encode())
+        world.write(name, name.encode())
 
 
 def names(world: World) -> list[str]:

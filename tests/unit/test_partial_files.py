@@ -383,9 +383,7 @@ def world(tmp_path: Path) -> World:
 
 
 def write(world: World, body: bytes, name: str = "a.bin") -> None:
-    path = world.root / "data/x" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(body)
+    world.write(f"data/x/{name}", body)
 
 
 def planned(world: World, options: TransferOptions = DEFAULTS) -> tuple[TransferPlan, FileAction]:

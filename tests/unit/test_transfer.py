@@ -42,9 +42,7 @@ def world(tmp_path: Path) -> World:
 
 def write(world: World, files: dict[str, bytes]) -> None:
     for name, body in files.items():
-        path = world.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(body)
+        world.write(name, body)
 
 
 def blobs(world: World, name: str = "eu") -> dict[str, bytes]:
