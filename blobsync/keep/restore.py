@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.formatting import count_text
@@ -11,7 +10,6 @@ from blobsync.config.model import CheckpointRule
 from blobsync.keep import checkpoint_sets
 from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.keep.set_uploads import Writer
-from blobsync.local.files import hash_file
 
 
 class Decision(NamedTuple):
@@ -103,12 +101,3 @@ def wanted_files(rule: CheckpointRule, mark: Mark, node: int, nodes: int) -> lis
     if rule.restore == "own" and mark.nodes == nodes > 1:
         return [each for each in mark.files if each.node == node]
     return list(mark.files)
-
-
-def unlike(path: Path, files: Sequence[MarkedFile]) -> str:
-    """The first file of a set at ``path`` that is not as its mark says; empty if all are."""
-    for each in files:
-        hashed = hash_file(path / each.path if each.path else path)
-        if hashed is None or hashed.md5 is None or (hashed.size, hashed.md5.hex()) != (each.size, each.md5):
-            return each.path or path.name
-    return ""

@@ -6,12 +6,14 @@ import json
 import os
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.plain_json import parse_json
+from blobsync.keep.marks import MarkedFile
+from blobsync.local.files import hash_file
 from blobsync.local.names import is_temporary
 from blobsync.local.os_errors import raise_unless_gone
 
@@ -97,6 +99,15 @@ def files_of(path: Path) -> Iterator[tuple[str, LocalState]]:
             file = Path(folder, name)
             if not is_temporary(name) and (found := _state_of(file)) is not None:
                 yield file.relative_to(path).as_posix(), found
+
+
+def unlike(path: Path, files: Iterable[MarkedFile]) -> str:
+    """The first file of a set at ``path`` that is not as its mark says; empty if all are."""
+    for each in files:
+        hashed = hash_file(path / each.path if each.path else path)
+        if hashed is None or hashed.md5 is None or (hashed.size, hashed.md5.hex()) != (each.size, each.md5):
+            return each.path or path.name
+    return ""
 
 
 def _state_of(file: Path) -> LocalState | None:

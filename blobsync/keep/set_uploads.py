@@ -28,7 +28,7 @@ from blobsync.keep.checkpoint_sets import FileSet, Heard, Judgement, Reach, Told
 from blobsync.keep.keeper import Files
 from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.keep.node_messages import Announced, Answer, Asked, NeverError, Notes, Over, gathered, mark_what_is_left
-from blobsync.keep.set_files import FolderContent, files_of
+from blobsync.keep.set_files import FolderContent, files_of, unlike
 from blobsync.local.files import hash_file
 from blobsync.local.mark_complete import Request, requests_beside, requests_in
 
@@ -608,11 +608,7 @@ class FolderSets:
             return False
         if any(marked[path].size != state.size for path, state in one.files.items()):
             return False
-        for path in one.files:
-            hashed = hash_file(self._path(one.name, path))
-            if hashed is None or hashed.md5 is None or hashed.md5.hex() != marked[path].md5:
-                return False
-        return True
+        return not unlike(self._path(one.name), (marked[path] for path in one.files))
 
     def _is_unchanged(self, one: FileSet) -> bool:
         try:

@@ -24,9 +24,9 @@ from blobsync.keep import checkpoint_sets
 from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.marks import Mark, Marks
 from blobsync.keep.node_messages import Choice, Notes, Over, mark_what_is_left
-from blobsync.keep.restore import NAMES_ONE, choosable, decide_restore, unlike, wanted_files
+from blobsync.keep.restore import NAMES_ONE, choosable, decide_restore, wanted_files
 from blobsync.keep.sealed_documents import Keys
-from blobsync.keep.set_files import FolderContent, files_of
+from blobsync.keep.set_files import FolderContent, files_of, unlike
 from blobsync.keep.set_uploads import FolderSets, Uploaded, Writer
 from blobsync.node.job import NodeJob, read_text, write_text
 from blobsync.node.job_stores import JobStores

@@ -27,8 +27,8 @@ from blobsync.config.model import CheckpointRule
 from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.keep.node_messages import Answer, Notes, mark_what_is_left
-from blobsync.keep.restore import decide_restore, unlike, wanted_files
-from blobsync.keep.set_files import FolderContent, files_of
+from blobsync.keep.restore import decide_restore, wanted_files
+from blobsync.keep.set_files import FolderContent, files_of, unlike
 from blobsync.keep.set_uploads import FolderSets, Uploaded, Writer, limited_cores
 from tests.fakes.lineages import keys
 from tests.fakes.store import MemoryStore, Request
