@@ -24,7 +24,8 @@ class Leg(NamedTuple):
     be empty. ``elsewhere`` are the paths below it that have legs of their own; ``covered`` are those whose leg leads to
     another place, so that files below this leg's destination are hidden. ``ignores``: the path of each end below its
     folder entry, and that entry's patterns. ``patterns`` are the PATHs that choose files of it, ``above`` those that
-    choose files of it for the leg of a folder above. ``whole``: all its files take part, whatever ``patterns`` choose.
+    choose files of it for the leg of a folder above, and ``inside`` those of legs of folders in it, which may match
+    nothing but files that this one takes. ``whole``: all its files take part, whatever ``patterns`` choose.
     """
 
     part: PlanPart
@@ -35,6 +36,7 @@ class Leg(NamedTuple):
     covered: tuple[str, ...] = ()
     patterns: tuple[PathPattern, ...] = ()
     above: tuple[PathPattern, ...] = ()
+    inside: tuple[PathPattern, ...] = ()
     whole: bool = True
 
 
@@ -101,7 +103,10 @@ def legs(
     every = chosen.values()
     kept = [leg for leg in every if not any(_is_within(leg, other) and _takes_all(other, leg) for other in every)]
     return tuple(
-        leg._replace(above=tuple(by for other in kept if _is_within(leg, other) for by in other.patterns))
+        leg._replace(
+            above=tuple(by for other in kept if _is_within(leg, other) for by in other.patterns),
+            inside=tuple(by for other in kept if _is_within(other, leg) for by in other.patterns),
+        )
         for leg in kept
     )
 

@@ -70,7 +70,7 @@ def request_for(context: ProjectContext, leg: Leg, options: TransferOptions) -> 
         ignored=ignored_by(leg.ignores),
         apart=below_any(leg.elsewhere),
         covered=below_any(leg.covered),
-        patterns=leg.patterns,
+        patterns=leg.patterns + leg.inside,
         spill=context.spill,
         stop=context.stop,
         journal=context.journal,

@@ -255,7 +255,7 @@ class Request(NamedTuple):
     ``folder_only``: the user wrote a trailing ``/``. ``wanted`` is whether a relative path takes part (``""``: the file
     that the part is); ``selective``: the command selects paths, so that it does not see the whole folder. ``apart`` is
     whether a path belongs to another part, ``covered`` whether such a path is hidden at the destination; ``ignored`` is
-    whether the folder entry ignores it. ``patterns`` are PATHs of which ``wanted`` is made. ``remembered`` is used in
+    whether the folder entry ignores it. ``patterns`` are PATHs that may match its files. ``remembered`` is used in
     place of the container. ``records`` are those of the index between the roots of the part's key. ``spill`` limits the
     files in memory.
     """

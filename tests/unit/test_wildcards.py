@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from blobsync.base.errors import NothingMatchedError, UsageError
@@ -156,6 +156,7 @@ _NAMES = st.sampled_from(["a", "ab", "b.x"])
 _WORDS = st.sampled_from(["a", "ab", "*", "a*", "?", "*.x", "[ab]"])
 
 
+@example({"a/a"}, ["a/*", "*/a"])
 @settings(max_examples=60, deadline=None)
 @given(
     st.sets(st.lists(_NAMES, min_size=1, max_size=3).map("/".join), min_size=1, max_size=6),
