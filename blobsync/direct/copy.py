@@ -20,8 +20,8 @@ from blobsync.transfer.engines import Moved
 # https://learn.microsoft.com/rest/api/storageservices/put-blob-from-url: one request copies up to 5,000 MiB
 # (and the answer waits for it); a block from a URL up to 4,000 MiB. Smaller ones run side by side.
 SERVER_SIDE = BlockSizes(single=256 * MIB, block=64 * MIB)
-# One request keeps the properties of an earlier version, too.
-_OF_A_VERSION = BlockSizes(single=5000 * MIB, block=64 * MIB)
+# Of an earlier version: one request alone keeps its properties, too.
+_MOST_OF_A_VERSION = 5000 * MIB
 
 
 class BlobCopyJob(FileJob):
@@ -74,20 +74,26 @@ class CopyJob(BlobCopyJob):
     ) -> None:
         super().__init__(run, action, source, destination)
         self._past = action.source.version.split() if isinstance(action.source, RemoteState) else []
-        self._sizes = _OF_A_VERSION if self._past else sizes
+        # What Undelete brings back as it was is not copied.
+        self._of_version = bool(self._past) and (SNAPSHOT in self._past or DELETED not in self._past)
+        self._sizes, self._sas = sizes, sas
         self._url = str(self._from.container.child(self._source))
-        if SNAPSHOT in self._past:
-            self._url += f"?snapshot={quote(self._past[-1])}"
-        elif self._past and DELETED not in self._past:
-            self._url += f"?versionid={quote(self._past[-1])}"
-        self._sas = sas
+        if self._of_version:
+            kind = "snapshot" if SNAPSHOT in self._past else "versionid"
+            self._url += f"?{kind}={quote(self._past[-1])}"
 
     def open(self) -> int:
         self._version = version_of(self._from, self._source, self.action)
         self._copied: CopiedBlob | None = None
         self._index = itertools.count()
         self._pieces = 1
-        if self._version.size > self._sizes.single:
+        if self._of_version and self._version.size > _MOST_OF_A_VERSION:
+            raise StorageError(
+                f"{self._source}: no request copies an earlier version of more than 5,000 MiB back",
+                hint="make it the current version in the portal",
+                path=self._source,
+            )
+        if not self._past and self._version.size > self._sizes.single:
             self._block = self._sizes.block_for(self._version.size)
             self._pieces = -(-self._version.size // self._block)
             self._ids = BlockIds()
@@ -153,7 +159,7 @@ class CopyJob(BlobCopyJob):
         kept = [each.version.split() for each in listed if each.name == self._name]
         self._to.undelete(self._name, deletion)
         try:
-            return self._copy_whole() if SNAPSHOT in self._past else self._as_it_was()
+            return self._copy_whole() if self._of_version else self._as_it_was()
         finally:
             # One that stays changes no blob.
             with suppress(StorageError):
@@ -187,7 +193,7 @@ class CopyJob(BlobCopyJob):
             there = self._to.head(self._name)
             if there is None or there.md5 is None or (there.size, there.md5) != (self._version.size, self._version.md5):
                 # Emulators return the same error code for a failed condition at either end.
-                if not self._past:
+                if not self._of_version:
                     looked_up(self._from, self._source, self._version)
                 raise
             return CopiedBlob(there.etag, there.md5)

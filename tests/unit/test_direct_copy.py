@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import PreconditionFailedError
-from blobsync.base.file_states import RemoteState
+from blobsync.base.errors import PreconditionFailedError, StorageError
+from blobsync.base.file_states import DELETED, SNAPSHOT, RemoteState
 from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.direct.copy import CopyJob
-from blobsync.direct.thread_pool import MIB, WorkerPool
+from blobsync.direct.thread_pool import MIB, Stopped, WorkerPool
 from blobsync.direct.upload import BlockSizes
 from blobsync.store.open_locations import OpenBlob
-from blobsync.store.protocol import BlobProperties
+from blobsync.store.protocol import BlobInfo, BlobProperties
 from blobsync.transfer.engines import CollectedReport
+from tests.fakes.past_store import PastStore
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordedRun, RecordingListener, copy, remote_state
 
@@ -304,3 +305,178 @@ def test_a_small_blob_of_whose_copy_the_service_tells_no_md5_is_to_be_looked_at_
     # By the test itself, to plan it.
     assert [each.operation for each in here.requests[asked:]] == ["head"]
     assert [each.operation for each in there.requests] == ["head", "put_from_url"]
+
+
+def test_a_plan_that_saw_no_blob_has_it_looked_at(here: MemoryStore, there: MemoryStore) -> None:
+    here.add("x/a", b"1" * 10)
+    (action,) = copy(here, "x", there, "y", ["a"]).actions
+    state = RecordedRun(copy(here, "x", there, "y", ["a"]), RecordingListener(), 0)
+    unseen = replace(action, source=None)
+    WorkerPool(state, [CopyJob(state, unseen, OpenBlob(here, "x"), OpenBlob(there, "y"), None)], 1).work()
+    assert state.report.moved[0].source == remote_state(here, "x/a") and there.body("y/a") == b"1" * 10
+
+
+@pytest.mark.parametrize("size", [10, MIB + 1])
+def test_nothing_is_requested_after_an_interrupt(here: MemoryStore, there: MemoryStore, size: int) -> None:
+    here.add("x/a", b"1" * size)
+    task = copy(here, "x", there, "y", ["a"])
+    state = RecordedRun(task, RecordingListener(), 0)
+    job = CopyJob(state, task.actions[0], OpenBlob(here, "x"), OpenBlob(there, "y"), None, sizes=IN_BLOCKS)
+    job.open()
+    state.stop.set()
+    with pytest.raises(Stopped):
+        job.piece()
+    assert [each.operation for each in there.requests] == ["head"]
+
+
+# -- what a container keeps of earlier -----------------------------------------------------------------------------
+
+# Larger than a blob that is copied in one request, by the sizes of these tests.
+FIRST = b"1" * (MIB + 1)
+
+
+class Keeping(PastStore):
+    """Remembers which deletions it was to take back."""
+
+    def __init__(self, keeps: str) -> None:
+        super().__init__(keeps)
+        self.deletions: list[str] = []
+
+    def undelete(self, name: str, deletion: str = "") -> None:
+        self.deletions.append(deletion)
+        super().undelete(name, deletion)
+
+    def words(self, name: str) -> list[str]:
+        """What it keeps of a blob, without the times."""
+        return [words.rpartition(" 20")[0] or words for words, blob in self.past if blob.info.name == name]
+
+
+def returning(store: PastStore, version: str, info: BlobInfo) -> tuple[CopyJob, RecordedRun]:
+    """The job that makes ``y/a`` what the container keeps of it."""
+    task = copy(store, "y", store, "y", ["a"])
+    state = RecordedRun(task, RecordingListener(), 0)
+    source = RemoteState(info.size, info.etag, info.md5, "", version=version)
+    action = replace(task.actions[0], source=source)
+    end = OpenBlob(store, "y")
+    store.requests.clear()
+    return CopyJob(state, action, end, end, None, sizes=IN_BLOCKS), state
+
+
+def brought_back(store: PastStore, version: str, info: BlobInfo) -> RecordedRun:
+    job, state = returning(store, version, info)
+    WorkerPool(state, [job], 1).work()
+    return state
+
+
+def test_an_earlier_version_comes_back_in_one_request() -> None:
+    store = Keeping("versions")
+    first = store.add("y/a", FIRST, properties=PNG)
+    store.add("y/a", b"2")
+    state = brought_back(store, store.past[0][0], first)
+    assert store.body("y/a") == FIRST and store.blobs["y/a"].info.md5 == first.md5
+    (moved,) = state.report.moved
+    assert moved.destination == remote_state(store, "y/a")
+    assert [each.operation for each in store.requests if each.operation != "head"] == ["put_from_url"]
+
+
+@pytest.mark.parametrize("version", ["2026-11-27T20:00:00.0000000Z", f"{SNAPSHOT} 1", f"{DELETED} {SNAPSHOT} 1"])
+def test_a_version_that_no_request_copies_is_refused_before_anything_is_asked(version: str) -> None:
+    store = Keeping("deleted")
+    first = store.add("y/a", b"1")
+    job, _ = returning(store, version, first._replace(size=5000 * MIB))
+    assert job.open() == 1
+    job, _ = returning(store, version, first._replace(size=5000 * MIB + 1))
+    with pytest.raises(StorageError, match=r"y/a: no request .* more than 5,000 MiB") as caught:
+        job.open()
+    assert caught.value.path == "y/a" and caught.value.hint and not store.requests
+
+
+def test_a_snapshot_comes_back_and_stays() -> None:
+    store = Keeping("deleted")
+    first = store.add("y/a", FIRST)
+    store.add("y/a", b"2")
+    store.undelete("y/a")
+    words = store.past[0][0]
+    brought_back(store, words, first)
+    assert store.body("y/a") == FIRST and words in dict(store.past)
+    assert store.deletions == [""] and not store.asked("delete_snapshot")
+
+
+def test_a_deleted_snapshot_comes_back_and_all_others_of_the_blob_stay_deleted() -> None:
+    store = Keeping("deleted")
+    first = store.add("y/a", FIRST)
+    for name in ("y/a", "y/a", "y/ab", "y/ab"):
+        store.add(name, b"2")
+    words = store.past[0][0]
+    assert words.startswith(f"{DELETED} {SNAPSHOT} ")
+    state = brought_back(store, words, first)
+    assert store.body("y/a") == FIRST and len(state.report.moved) == 1 and store.deletions == [""]
+    # The third is of the version that was replaced now.
+    assert store.words("y/a") == [f"{DELETED} {SNAPSHOT}"] * 3 and len(store.asked("delete_snapshot")) == 2
+
+
+def test_a_snapshot_that_cannot_be_deleted_again_is_no_failure() -> None:
+    store = Keeping("deleted")
+    first = store.add("y/a", FIRST)
+    store.add("y/a", b"2")
+
+    def refuse(request: Request) -> None:
+        if request.operation == "delete_snapshot":
+            raise StorageError("not allowed", status=403)
+
+    store.before = refuse
+    state = brought_back(store, store.past[0][0], first)
+    assert store.body("y/a") == FIRST and not state.report.failed
+
+
+@pytest.mark.parametrize("size", [5, MIB + 1])
+def test_a_deleted_blob_comes_back_as_it_was_however_large(size: int) -> None:
+    store = Keeping("deleted")
+    store.add("y/a", b"1")
+    last = store.add("y/a", b"2" * size)
+    store.delete("y/a")
+    state = brought_back(store, DELETED, last)
+    assert store.blobs["y/a"].info == last and store.words("y/a") == [f"{DELETED} {SNAPSHOT}"]
+    (moved,) = state.report.moved
+    assert moved.destination == remote_state(store, "y/a") and not store.asked("put_from_url")
+    assert len(store.asked("undelete")) == len(store.asked("delete_snapshot")) == 1
+
+
+def test_with_directories_a_deletion_is_taken_back_by_its_id() -> None:
+    store = Keeping("deleted")
+    last = store.add("y/a", b"1")
+    store.delete("y/a")
+    state = brought_back(store, f"{DELETED} 1337", last)
+    assert store.deletions == ["1337"] and not store.asked("list_deleted") and len(state.report.moved) == 1
+    # What Undelete brings back is not limited by what one request copies.
+    assert returning(store, f"{DELETED} 1337", last._replace(size=5000 * MIB + 1))[0].open() == 1
+
+
+@pytest.mark.parametrize("what", ["other content", "another size", "gone"])
+def test_a_deleted_blob_that_is_another_by_then_is_no_success(what: str) -> None:
+    store = Keeping("deleted")
+    last = store.add("y/a", b"1")
+    store.delete("y/a")
+
+    def meanwhile(request: Request) -> None:
+        if request.operation == "head" and "y/a" in store.blobs:
+            store.before = lambda _: None
+            if what == "gone":
+                del store.blobs["y/a"]
+            else:
+                info = last._replace(size=2) if what == "another size" else last._replace(md5=b"another content.")
+                store.blobs["y/a"].info = info
+
+    store.before = meanwhile
+    report = brought_back(store, DELETED, last).report
+    assert [failure.code for _, failure in report.failed] == ["changed_while_read"] and not report.moved
+
+
+def test_a_version_does_not_replace_what_another_wrote_meanwhile() -> None:
+    store = Keeping("versions")
+    first = store.add("y/a", b"1")
+    store.add("y/a", b"2")
+    store.before = changing(store, "put_from_url", 1, lambda: store.add("y/a", b"theirs"))
+    report = brought_back(store, store.past[0][0], first).report
+    assert [failure.code for _, failure in report.failed] == ["changed_meanwhile"]
+    assert store.body("y/a") == b"theirs"
