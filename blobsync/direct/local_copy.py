@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import ExitStack
 
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.range_reads import CHUNK
-from blobsync.direct.thread_pool import FileJob, RunState
+from blobsync.direct.thread_pool import FileJob, RunState, Stopped
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import relative_name
 from blobsync.local.part_files import PartFile
@@ -18,6 +19,9 @@ from blobsync.transfer.engines import Moved
 class LocalCopyJob(FileJob):
     """The copy appears whole or not at all, with the time and the permissions of its source."""
 
+    _source: SourceFile
+    _part: PartFile
+
     def __init__(
         self, run: RunState, action: FileAction, source: LocalLocation, destination: LocalLocation, folder: LocalFolder
     ) -> None:
@@ -25,18 +29,21 @@ class LocalCopyJob(FileJob):
         self._from = source.at(action.path)
         self._name = relative_name(action.target or action.path or destination.path.name)
         self._folder = folder
-        self._source: SourceFile | None = None
-        self._part: PartFile | None = None
+        self._opened = ExitStack()
 
     def open(self) -> int:
         self._source = SourceFile(self._from, self.action.source)
+        self._opened.callback(self._source.close)
         self._part = self._folder.create(self._name)
+        self._opened.callback(self._part.discard)
         return 1
 
     def piece(self) -> None:
-        source, part = self._opened
+        source, part = self._source, self._part
         digest, size = hashlib.md5(usedforsecurity=False), source.state.size
         for at in range(0, size, CHUNK):
+            if self.run.stop.is_set():
+                raise Stopped
             data = source.read_at(at, min(CHUNK, size - at))
             part.write_at(at, data)
             digest.update(data)
@@ -46,21 +53,9 @@ class LocalCopyJob(FileJob):
         self._md5 = digest.digest()
 
     def commit(self) -> Moved:
-        source, part = self._opened
-        read = LocalState(
-            source.state.size, source.state.mtime_ns, source.state.ctime_ns, source.state.inode, self._md5
-        )
-        return Moved(self.action, source=read, destination=part.commit(self.action.destination, self._md5))
+        read = self._source.state
+        read = LocalState(read.size, read.mtime_ns, read.ctime_ns, read.inode, self._md5)
+        return Moved(self.action, source=read, destination=self._part.commit(self.action.destination, self._md5))
 
     def release(self) -> None:
-        source, self._source = self._source, None
-        part, self._part = self._part, None
-        if source is not None:
-            source.close()
-        if part is not None:
-            part.discard()
-
-    @property
-    def _opened(self) -> tuple[SourceFile, PartFile]:
-        assert self._source is not None and self._part is not None, "not open"
-        return self._source, self._part
+        self._opened.close()
