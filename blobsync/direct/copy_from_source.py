@@ -69,9 +69,8 @@ class CopyFromSourceJob(BlobCopyJob):
 
     def open(self) -> int:
         self._version = version_of(self._of, self._source, self.action)
-        found = self._of.described(self._source)
-        self._info = demand_same(self._source, found and found[0], self._version)
-        self._properties = found[1] if found else BlobProperties()
+        found, self._properties = self._of.described(self._source) or (None, BlobProperties())
+        self._info = demand_same(self._source, found, self._version)
         if self._info.archived:
             raise StorageError(f"{self._source}: {self._info.archived}", path=self._source)
         # One URL now: one that is too long is found before anything is sent.
@@ -86,7 +85,7 @@ class CopyFromSourceJob(BlobCopyJob):
         self._md5 = self._info.md5 if whole else None
         # Of all bytes, as the service stored them.
         self._stored: bytes | None = None
-        self._pieces = -(-size // self._block) if size else 0
+        self._pieces = -(-size // self._block)
         self._crc64s = dict(self._there())
         self.count_reused(sum(map(self._length, self._crc64s)))
         self._left = iter([index for index in range(self._pieces) if index not in self._crc64s])

@@ -50,8 +50,7 @@ class DownloadJob(FileJob):
     def piece(self) -> None:
         start = 0
         part = self._opened
-        opened = self._expect if self._content.waits or any(self.run.task.part.kept) else None
-        for data in read_range(self._store, self._name, self._version, 0, self._version.size, opened=opened):
+        for data in read_range(self._store, self._name, self._version, 0, self._version.size, opened=self._expect):
             self.run.wait_for_rate(len(data))
             part.write_at(start, data)
             start += len(data)

@@ -42,10 +42,6 @@ _FAR = 0.010
 _SMALL = 256 * 1024
 # Small files under way at a time, to begin with.
 _SMALL_START = 32
-_SMALL_MOST = 64
-
-# Threads that read a file for its MD5: while one computes that, others hash its blocks.
-_READERS = 3
 
 # Below this amount of work, measuring the response time is not worth it.
 _LITTLE_FILES = 16
@@ -121,30 +117,31 @@ class DirectEngine:
     def _way(self, run: RunState) -> _Way:
         task = run.task
         source, destination = task.part.source, task.part.destination
-        if isinstance(source, LocalLocation) and isinstance(destination, OpenBlob):
-            return self._upload(run, source, destination, _tune(task, destination, self._clock))
-        if isinstance(source, OpenBlob) and isinstance(destination, LocalLocation):
+        if isinstance(source, OpenBlob):
+            if isinstance(destination, OpenBlob):
+                return self._copy(run, source, destination)
             return self._download(run, source, destination, _tune(task, source, self._clock))
-        if isinstance(source, OpenBlob) and isinstance(destination, OpenBlob):
-            if is_source(source.store.container):
-                from blobsync.direct.copy_from_source import CopyFromSourceJob
+        if isinstance(destination, OpenBlob):
+            return self._upload(run, source, destination, _tune(task, destination, self._clock))
+        from blobsync.direct.local_copy import LocalCopyJob
 
-                return _Way(
-                    FAR,
-                    lambda action: CopyFromSourceJob(
-                        run, action, source, destination, comparing=self._comparing, records=self._fetches
-                    ),
-                )
-            from blobsync.direct.copy import CopyJob
+        folder = _folder(task, destination)
+        return _Way(NEAR, lambda action: LocalCopyJob(run, action, source, destination, folder))
 
-            sas = self._source_sas(source) if self._source_sas else None
-            return _Way(FAR, lambda action: CopyJob(run, action, source, destination, sas))
-        if isinstance(source, LocalLocation) and isinstance(destination, LocalLocation):
-            from blobsync.direct.local_copy import LocalCopyJob
+    def _copy(self, run: RunState, source: OpenBlob, destination: OpenBlob) -> _Way:
+        if is_source(source.store.container):
+            from blobsync.direct.copy_from_source import CopyFromSourceJob
 
-            folder = _folder(run.task, destination)
-            return _Way(NEAR, lambda action: LocalCopyJob(run, action, source, destination, folder))
-        raise ValueError("nothing moves between these ends")
+            return _Way(
+                FAR,
+                lambda action: CopyFromSourceJob(
+                    run, action, source, destination, comparing=self._comparing, records=self._fetches
+                ),
+            )
+        from blobsync.direct.copy import CopyJob
+
+        sas = self._source_sas(source) if self._source_sas else None
+        return _Way(FAR, lambda action: CopyJob(run, action, source, destination, sas))
 
     def _upload(self, run: RunState, source: LocalLocation, destination: OpenBlob, tuning: LineTuning) -> _Way:
         folder, store = SourceFolder(source.path, source.boundary), destination.store
@@ -195,7 +192,7 @@ def _work_off(run: RunState, way: _Way, fewest_small: int, processes: int) -> No
         from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
         from blobsync.direct.small_files import HANDS, SmallFiles
 
-        width = AdaptiveConcurrency(_share(_SMALL_START, processes), _share(_SMALL_MOST, processes))
+        width = AdaptiveConcurrency(_share(_SMALL_START, processes), _share(FAR.threads, processes))
         each = chain([first], opened)
         shifts.append((SmallFiles(run, map(way.job, small), lambda: next(each), width), HANDS))
         large = [action for action in run.task.actions if not _is_small(action)]

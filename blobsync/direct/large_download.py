@@ -118,7 +118,7 @@ class Recording:
         start: Callable[[], RangeRecord | None],
         after: float,
         *,
-        compared: bool = False,
+        compared: bool,
         resumed: RangeRecord | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -343,7 +343,6 @@ class LargeDownloadJob(DownloadJob):
             raise
         if self._recording.record is not None:
             self._recording.record.remove()
-            self._recording.record = None
         return moved
 
     def _dress(self) -> None:

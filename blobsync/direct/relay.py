@@ -22,14 +22,13 @@ from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobProperties, BlobReader, Sent
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
-# A block is in memory twice while its pieces are joined. Eight at a time reach 800 MB a second at 40 ms latency.
-BUFFERS = 32 * MIB
-
 _THREADS = 16
 # For large blobs. The C library keeps the memory that each thread has freed: 16 threads hold 70 MB more than 8.
 _THREADS_OF_LARGE = 8
 _LARGE = MIB
-_BLOCKS = BlockSizes(single=4 * MIB, block=4 * MIB)
+_BLOCK = 4 * MIB
+# A block is in memory twice while its pieces are joined. Eight at a time reach 800 MB a second at 40 ms latency.
+BUFFERS = _THREADS_OF_LARGE * _BLOCK
 
 
 class RelayEngine:
@@ -48,7 +47,7 @@ class RelayEngine:
             raise ValueError("a relay needs blobs at both ends")
         run = RunState(task, report, listener, BUFFERS, self._intents)
         jobs = (RelayJob(run, action, source, destination) for action in task.actions)
-        pieces = sum(1 + action.size // _BLOCKS.block for action in task.actions)
+        pieces = sum(1 + action.size // _BLOCK for action in task.actions)
         is_large = sum(action.size for action in task.actions) >= _LARGE * len(task.actions)
         WorkerPool(run, jobs, min(_THREADS_OF_LARGE if is_large else _THREADS, pieces)).work()
 
@@ -74,7 +73,7 @@ class RelayJob(BlobCopyJob):
         self._broken = False
         self._ids = BlockIds()
         size = self._version.size
-        self._block = size if size <= _BLOCKS.single else _BLOCKS.block_for(size)
+        self._block = min(size, BlockSizes(_BLOCK, _BLOCK).block_for(size))
         if self._whole.waits and size > self._block:
             # The answers to requests for ranges do not say all.
             self._whole.expect(looked_up(self._from, self._source, self._version))

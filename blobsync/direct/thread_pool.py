@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import abc
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -97,12 +96,10 @@ class WorkerThreads:
 
     def _interrupt(self) -> None:
         self._stop.set()
-        deadline = time.monotonic() + self._patience
         for work in self._works:
             work.wake()
         with self._over:
-            while self._ended < self._started and (left := deadline - time.monotonic()) > 0:
-                self._over.wait(left)
+            self._over.wait_for(lambda: self._ended == self._started, self._patience)
         for work in self._works:
             work.abandon()
 
@@ -176,7 +173,7 @@ class RunState:
         self._bucket = TokenBucket(task.cap_mbps)
         self._budget = ByteBudget(budget)
         self._intents = intents
-        self._ends = Ends(str(task.part.source), str(task.part.destination)) if intents is not None else None
+        self._ends = Ends(str(task.part.source), str(task.part.destination))
         self._lock = threading.Lock()
         self.counting = threading.Lock()
         self._giving_up = CircuitBreaker()
@@ -184,7 +181,7 @@ class RunState:
 
     def about_to_write(self, *files: Written) -> None:
         """Note what the next requests, or renames, give files."""
-        if files and self._intents is not None and self._ends is not None:
+        if self._intents is not None:
             noted = [(action.path, action.target, size, md5) for action, size, md5 in files if md5 is not None]
             self._intents.add(self._ends, *noted)
 

@@ -20,7 +20,7 @@ from blobsync.base.redaction import HIDDEN, SignedUrl, _held, redact
 from blobsync.direct.copy_from_source import CopyFromSourceJob
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
-from blobsync.direct.thread_pool import MIB, Written
+from blobsync.direct.thread_pool import MIB, Stopped, Written
 from blobsync.direct.upload import BlockSizes
 from blobsync.local.fetch_records import FetchRecords
 from blobsync.local.os_errors import ChangedWhileReadError
@@ -130,6 +130,7 @@ def test_a_crc64_of_the_whole_is_compared_with_that_of_the_blocks(place: Place) 
     place.source.checksums["x/a"] = crc64_of(BODY)
     moved = place.moved()
     assert moved.compared_by == "crc64nvme" and place.there.body("y/a") == BODY
+    assert isinstance(moved.destination, RemoteState) and moved.destination.crc64 == crc64_of(BODY).value
     assert len(place.there.asked("put_block_from_url")) == 3
     assert not place.source.inner.asked("get"), "no byte came here"
 
@@ -157,11 +158,12 @@ def test_a_service_that_tells_no_crc64_proves_nothing(place: Place) -> None:
     assert place.moved().compared_by == NOTHING_COMPARED
 
 
-def test_an_md5_goes_with_the_only_block(place: Place) -> None:
-    place.source.add("x/a", BODY[:400])
+@pytest.mark.parametrize("size", [1, 400])
+def test_an_md5_goes_with_the_only_block(place: Place, size: int) -> None:
+    place.source.add("x/a", BODY[:size])
     moved = place.moved()
     assert moved.compared_by == "md5" and len(place.there.asked("put_block_from_url")) == 1
-    assert place.there.blobs["y/a"].info.md5 == hashlib.md5(BODY[:400]).digest()
+    assert place.there.blobs["y/a"].info.md5 == hashlib.md5(BODY[:size]).digest()
 
 
 @pytest.mark.parametrize(
@@ -317,6 +319,15 @@ def test_a_file_may_get_another_name(place: Place) -> None:
         job.piece()
     job.commit()
     assert place.there.body("y/sub/b") == BODY and list(place.there.blobs) == ["y/sub/b"]
+
+
+def test_nothing_is_fetched_after_an_interrupt(place: Place) -> None:
+    job = place.job()
+    job.open()
+    place.run.stop.set()
+    with pytest.raises(Stopped):
+        job.piece()
+    assert not place.there.asked("put_block_from_url")
 
 
 def test_blobs_of_azure_are_not_copied_so(place: Place) -> None:

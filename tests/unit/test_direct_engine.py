@@ -20,7 +20,7 @@ from blobsync.direct.thread_pool import MIB
 from blobsync.local.files import hash_file
 from blobsync.local.resume_records import BlockJournal
 from blobsync.plan.blocks import ONE_REQUEST
-from blobsync.plan.transfer_plan import Route
+from blobsync.plan.transfer_plan import KeptAttributes, Route
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import ANYTHING, BlobInfo, CopiedBlob, Order, Orders, Precondition
 from blobsync.transfer.engines import CollectedReport, MoveTask
@@ -33,11 +33,12 @@ KIB = 1024
 class Noting(MemoryOrders):
     def __init__(self, store: Line) -> None:
         super().__init__(store)
-        self._notes = store.in_lane
+        self._line = store
 
     def begin(self, key: object, order: Order) -> None:
-        self._notes.append(order.name.removeprefix("p/"))
+        self._line.in_lane.append(order.name.removeprefix("p/"))
         super().begin(key, order)
+        self._line.most_in_lane = max(self._line.most_in_lane, self.under_way)
 
 
 class Line(MemoryStore):
@@ -48,6 +49,7 @@ class Line(MemoryStore):
         self.answers = answers
         self.now = 1000.0 if answers > 0.02 else 0.0
         self.in_lane: list[str] = []
+        self.most_in_lane = 0
         self.opened = 0
         self.given: list[SasToken | None] = []
 
@@ -126,6 +128,15 @@ def test_many_small_files_go_many_at_a_time(tmp_path: Path, count: int) -> None:
     assert len(store.blobs) == count
 
 
+@pytest.mark.parametrize(("processes", "width"), [(1, 32), (2, 16), (8, 8)])
+def test_so_many_small_files_are_under_way_to_begin_with(tmp_path: Path, processes: int, width: int) -> None:
+    store = Line()
+    # When twice as many have ended there may be more at a time, but then none is left.
+    task = upload(files(tmp_path, small(2 * width)), store, "p")
+    all_moved(store.engine(fewest_small=1, processes=processes), task)
+    assert store.most_in_lane == width
+
+
 def test_of_the_others_each_goes_by_itself(tmp_path: Path) -> None:
     store = Line()
     sizes = {"largest": 256 * KIB, "larger": 256 * KIB + 1, "delta": 1, "begun": 1, "plain": 1, "empty": 0}
@@ -146,14 +157,17 @@ def test_one_small_file_can_be_enough_and_none_is_not(tmp_path: Path) -> None:
     assert none.in_lane == [] and none.opened == 0
 
 
-def test_what_has_a_cap_or_no_such_connections_goes_one_by_one(tmp_path: Path) -> None:
+def test_what_has_a_cap_or_keeps_its_times_or_no_such_connections_goes_one_by_one(tmp_path: Path) -> None:
     folder = files(tmp_path, small(3))
-    with_cap, without = Line(), Line()
+    with_cap, with_times, without = Line(), Line(), Line()
     without.takes_orders = False
     all_moved(with_cap.engine(fewest_small=1), capped(upload(folder, with_cap, "p"), 1000.0))
     all_moved(without.engine(fewest_small=1), upload(folder, without, "p"))
-    assert with_cap.in_lane == without.in_lane == []
-    assert len(with_cap.blobs) == len(without.blobs) == 3
+    task = upload(folder, with_times, "p")
+    task = task._replace(part=replace(task.part, kept=KeptAttributes(times=True)))
+    all_moved(with_times.engine(fewest_small=1), task)
+    assert with_cap.in_lane == with_times.in_lane == without.in_lane == []
+    assert len(with_cap.blobs) == len(with_times.blobs) == len(without.blobs) == 3
 
 
 def test_a_file_of_which_the_plan_saw_nothing_is_looked_at_by_itself(tmp_path: Path) -> None:
@@ -292,11 +306,11 @@ def test_there_are_no_more_threads_than_pieces(tmp_path: Path, size: int, thread
     assert at_once.most == threads and max(seen) == threads
 
 
-@pytest.mark.parametrize(("processes", "at_a_time"), [(1, 2), (8, 1)])
-def test_processes_share_the_memory(tmp_path: Path, processes: int, at_a_time: int) -> None:
+@pytest.mark.parametrize(("processes", "size", "at_a_time"), [(1, 16 * MIB, 2), (8, 8 * MIB, 2), (8, 8 * MIB + 1, 1)])
+def test_processes_share_the_memory(tmp_path: Path, processes: int, size: int, at_a_time: int) -> None:
     store = Line()
     store.before = at_once = Together("put", at_a_time)
-    sizes = dict.fromkeys(small(2), 16 * MIB)
+    sizes = dict.fromkeys(small(2), size)
     all_moved(store.engine(processes=processes), upload(files(tmp_path, sizes), store, "p"))
     assert at_once.most == at_a_time
 

@@ -36,6 +36,7 @@ def test_what_is_written_is_read_back_to_the_nanosecond(tmp_path: Path) -> None:
         ({"Mtime": "2023-11-14T22:13:20.123456789Z", "MODE": "644"}, FileAttributes(False, AT)),
         ({"mtime": "2023-11-14t23:13:20.123456789+01:00"}, FileAttributes(None, AT)),
         ({"mtime": "2023-11-14T22:13:20Z"}, FileAttributes(None, 1_700_000_000_000_000_000)),
+        ({"mtime": "2023-11-14T22:13:20.5Z", "mode": "601"}, FileAttributes(True, 1_700_000_000_500_000_000)),
         ({}, FileAttributes()),
         ({"mtime": "soon", "mode": "rwx"}, FileAttributes()),
         ({"mtime": "2023-13-14T22:13:20Z", "mode": "9"}, FileAttributes()),

@@ -25,8 +25,8 @@ from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.local.part_files import FolderDescriptor, PartFile
 from blobsync.local.resume_records import Journal, RangeRecords, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.protocol import block_id_of
+from blobsync.plan.transfer_plan import FileAction, KeptAttributes
+from blobsync.store.protocol import BlobProperties, block_id_of
 from blobsync.transfer.engines import CollectedReport, Moved, MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, download, local_state, remote_state
@@ -154,6 +154,17 @@ def test_what_a_file_will_be_is_noted_before_it_is(place: Place) -> None:
     fetch.run.noting = lambda size, md5: noted.append((size, md5, place.file.exists()))
     fetch.all()
     assert noted == [(SIZE, hashlib.md5(BODY[:SIZE]).digest(), False)]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_the_entry_keeps_besides_is_asked_for_with_one_byte(place: Place, *, kept: bool) -> None:
+    place.store.add(NAME, BODY[:SIZE], properties=BlobProperties(metadata={"mode": "100755"}))
+    fetch = place.fetch()
+    part = replace(fetch.run.task.part, kept=KeptAttributes(modes=kept))
+    fetch.run.task = fetch.run.task._replace(part=part)
+    fetch.all()
+    assert place.asked[3:] == ([(0, 1)] if kept else [])
+    assert bool(place.file.stat().st_mode & 0o100) is kept and place.file.read_bytes() == BODY[:SIZE]
 
 
 def test_an_empty_blob_becomes_an_empty_file(place: Place) -> None:
@@ -307,6 +318,11 @@ def test_a_range_that_changed_is_fetched_again(place: Place, *, with_md5: bool) 
     place.store.add(NAME, BODY[:SIZE], with_md5=with_md5)
     place.killed_after(2)
     ((of, _),) = place.on_record()
+    record = place.records.take(of.destination)
+    assert record is not None
+    # Where nothing is compared in the end, a CRC32 would not be enough.
+    assert {len(each.checksum) for each in record.ranges} == {4 if with_md5 else 32}
+    record.close()
     with (place.root / of.part).open("r+b") as part:
         part.seek(PIECE + 5)
         part.write(b"another")

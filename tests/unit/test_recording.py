@@ -50,8 +50,10 @@ class Download:
         self.record = start_record(self.records, self.part, self.destination, BLOB, VERSION)
         return self.record
 
-    def recording(self, *, after: float = 5.0, size: int = SIZE, compared: bool = True) -> Recording:
-        return Recording(self.part, size, self.start, after, compared=compared, clock=lambda: self.now)
+    def recording(
+        self, *, after: float = 5.0, size: int = SIZE, compared: bool = True, resumed: RangeRecord | None = None
+    ) -> Recording:
+        return Recording(self.part, size, self.start, after, compared=compared, resumed=resumed, clock=lambda: self.now)
 
     def write(self, recording: Recording, start: int, *lengths: int) -> None:
         """Write and record a range, as a downloading thread."""
@@ -139,6 +141,8 @@ def test_what_landed_before_is_put_on_record_little_by_little(download: Download
     recording = download.recording(after=5.0)
     for start in range(7):
         download.write(recording, 100 * start, 100)
+        # Of a request that brought nothing, nothing is noted.
+        download.write(recording, 100 * start + 50)
     download.now += 5
     assert recording.is_on() and recording.is_on()
     seen = []
@@ -178,7 +182,7 @@ def test_a_range_that_is_lost_does_not_count(download: Download) -> None:
 def test_what_another_run_has_on_record_goes_on_at_once(download: Download) -> None:
     earlier = download.start()
     assert earlier is not None
-    resumed = Recording(download.part, SIZE, download.start, 0.0, resumed=earlier, clock=lambda: download.now)
+    resumed = download.recording(after=0.0, resumed=earlier)
     assert resumed.is_on()
     download.write(resumed, 0, 10)
     assert download.on_record() == [(0, 10)] and download.started == 1
@@ -208,7 +212,7 @@ class Instant(float):
 
 def test_two_threads_for_which_it_is_time_at_once_begin_one_record(download: Download) -> None:
     times: Iterator[float] = iter([100.0, Instant(100.0), Instant(100.0)])
-    recording = Recording(download.part, SIZE, download.start, 0.0, clock=lambda: next(times))
+    recording = Recording(download.part, SIZE, download.start, 0.0, compared=True, clock=lambda: next(times))
     threads = [threading.Thread(target=recording.is_on) for _ in range(2)]
     for each in threads:
         each.start()

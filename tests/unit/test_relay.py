@@ -341,7 +341,9 @@ def test_every_file_of_a_task_is_reported(place: Place) -> None:
     assert sorted(each.action.path for each in report.moved) == sorted(files) and not report.failed
 
 
-@pytest.mark.parametrize(("sizes", "most"), [([7] * 30, 16), ([MIB] * 30, 8), ([MIB - 1] * 30, 16), ([SIZE], 3)])
+@pytest.mark.parametrize(
+    ("sizes", "most"), [([7] * 30, 16), ([MIB] * 30, 8), ([BLOCK] * 9, 8), ([MIB - 1] * 30, 16), ([SIZE], 3)]
+)
 def test_so_many_are_under_way_at_once(place: Place, sizes: list[int], most: int) -> None:
     for number, size in enumerate(sizes):
         place.here.add(f"x/{number}", BODY[:size])

@@ -26,7 +26,7 @@ from blobsync.direct.range_reads import CHUNK, looked_up, naming_the_source, rea
 from blobsync.direct.thread_pool import RunState, Stopped, Written
 from blobsync.local.files import LocalFolder
 from blobsync.local.os_errors import ChangedWhileReadError
-from blobsync.plan.transfer_plan import FileAction
+from blobsync.plan.transfer_plan import FileAction, KeptAttributes
 from blobsync.store.protocol import BlobProperties, GetOrder
 from blobsync.transfer.engines import CollectedReport, Moved, MoveTask
 from tests.fakes.store import MemoryReader, MemoryStore, Request
@@ -111,6 +111,16 @@ def test_it_appears_as_it_is_and_is_reported_as_it_is(place: Place, way: str, si
     # A lane counts the bytes itself, and takes no files where there is a cap.
     assert moved.compared_by == "" and place.listener.bytes == (size if way == "in the pool" else 0)
     assert place.run.paced == (size if way == "in the pool" else 0)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_file_gets_what_the_entry_keeps_besides_its_content(place: Place, *, kept: bool) -> None:
+    place.store.add(NAME, BODY, properties=BlobProperties(metadata={"mode": "100755"}))
+    job = place.job()
+    part = replace(place.run.task.part, kept=KeptAttributes(modes=kept))
+    place.run.task = place.run.task._replace(part=part)
+    assert fetch(place, job, "in the pool").compared_by == ""
+    assert bool(place.file.stat().st_mode & 0o100) is kept
 
 
 def test_the_request_is_for_the_version_that_was_planned(place: Place) -> None:

@@ -25,6 +25,8 @@ from blobsync.base.errors import (
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.rate_limit import TokenBucket
 from blobsync.direct.thread_pool import ATTEMPTS, MIB, ByteBudget, FileJob, RunState, Stopped, WorkerPool, Written
+from blobsync.local.resume_records import Ends, WriteIntents
+from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved, MoveTask
@@ -483,6 +485,23 @@ def test_pace_waits_for_the_cap_and_ends_with_the_run() -> None:
     capped.stop.set()
     with pytest.raises(Stopped):
         capped.wait_for_rate(10**9)
+
+
+def test_what_is_about_to_be_written_is_noted_unless_nobody_knows_its_md5(tmp_path: Path) -> None:
+    noted: list[object] = []
+
+    class Noting(WriteIntents):
+        def add(self, ends: Ends, *files: tuple[str, str | None, int, bytes]) -> None:
+            noted.append((ends, files))
+
+    run = run_state("a", "b")
+    a, b = run.task.actions
+    renamed = replace(b, target="c")
+    noting = RunState(run.task, run.report, run.listener, 1, Noting(StateDir(tmp_path)))
+    noting.about_to_write((a, 1, None), (renamed, 2, b"m" * 16))
+    ends = Ends(str(run.task.part.source), str(run.task.part.destination))
+    assert noted == [(ends, (("b", "c", 2, b"m" * 16),))]
+    run.about_to_write((a, 1, b"m" * 16))
 
 
 def test_a_buffer_is_given_back_whatever_happens() -> None:
