@@ -95,17 +95,17 @@ class FirstNode:
         if not self._wait_for_enough():
             return _STOPPED
         for left in reversed(range(_KILLED_TIMES + 1)):
-            self._server.broadcast(f"runs {secrets.token_hex(8)}")
+            self._server.announce(f"runs {secrets.token_hex(8)}")
             code = run_once(self._job, self._held, log_of, [ranks])
             if self._job.stopped or not was_killed(code) or not left:
                 break
-            self._server.broadcast("waits")
+            self._server.announce("waits")
             self._job.say(f"the command was killed ({code}); starting it again, {left - 1} more times at most")
             kill_strays(self._job)
             if not _can_start_again(self._job, self._restore):
                 break
         # A node that was asked to stop may come back: the job is not over.
-        self._server.broadcast("waits" if self._job.stopped else f"over {code}")
+        self._server.announce("waits" if self._job.stopped else f"over {code}")
         stay(self._job, self._held, code)
         return code
 

@@ -163,7 +163,7 @@ def test_a_command_that_was_killed_on_node_0_begins_with_the_last_checkpoint(nod
 def test_a_command_that_ended_with_node_0_begins_with_the_last_checkpoint(node: Node, tmp_path: Path) -> None:
     with started(node, 1, saving(node, min_nodes=1, max_nodes=3)) as other:
         place = RendezvousServer("me_1_0badcafe", port_of(node), 3)
-        place.broadcast("runs a")
+        place.announce("runs a")
         assert wait_until(lambda: runs(node) == 1)
         # Meanwhile node 0 has a checkpoint.
         first = Node(tmp_path / "first", node.service)
@@ -172,9 +172,9 @@ def test_a_command_that_ended_with_node_0_begins_with_the_last_checkpoint(node: 
         os.kill(programs(saving(node), "saves.py", 1)[0], signal.SIGKILL)
         # Only its next start finds this.
         (node.root / "end").touch()
-        place.broadcast("runs b")
+        place.announce("runs b")
         assert wait_until(lambda: runs(node) == 2), said(node, 1)
-        place.broadcast("over 0")
+        place.announce("over 0")
         assert other.wait(PATIENCE) == 0
         place.close()
     assert (node.root / "ran").read_text().split() == ["0", "1"]
@@ -205,7 +205,7 @@ def test_another_node_begins_with_node_0_comes_back_with_it_and_succeeds_with_it
         assert wait_until(lambda: "waiting for node 0 before the command starts" in said(node, 1))
         assert runs(node) == 0
         place = RendezvousServer("me_1_0badcafe", port_of(node), 3)
-        place.broadcast("runs a")
+        place.announce("runs a")
         assert wait_until(lambda: runs(node) == 1)
         # Node 0 is lost, and the rendezvous with it: the command ends, and the node waits.
         place.close()
@@ -213,9 +213,9 @@ def test_another_node_begins_with_node_0_comes_back_with_it_and_succeeds_with_it
         assert wait_until(lambda: "the command ended with 1 and node 0 is gone; waiting" in said(node, 1))
         assert other.poll() is None and runs(node) == 1
         place = RendezvousServer("me_1_0badcafe", port_of(node), 3)
-        place.broadcast("runs b")
+        place.announce("runs b")
         assert wait_until(lambda: runs(node) == 2)
-        place.broadcast("over 0")
+        place.announce("over 0")
         let_end(node, 1)
         assert other.wait(PATIENCE) == 0, "the job has succeeded"
         assert wait_until(lambda: not place.present)
@@ -224,7 +224,7 @@ def test_another_node_begins_with_node_0_comes_back_with_it_and_succeeds_with_it
 
 def test_a_node_that_comes_when_the_job_is_over_starts_nothing(node: Node) -> None:
     place = RendezvousServer("me_1_0badcafe", port_of(node), 3)
-    place.broadcast("over 0")
+    place.announce("over 0")
     with started(node, 2, elastic(node)) as late:
         assert late.wait(PATIENCE) == 0
     place.close()
@@ -244,7 +244,7 @@ def test_a_node_that_comes_later_finds_what_the_others_have_uploaded(node: Node)
     folder = node.folder_link("output", "upload")
     node.service.put("mine/output/checkpoint.txt", b"step 7")
     place = RendezvousServer("me_1_0badcafe", port_of(node), 3)
-    place.broadcast("over 0")
+    place.announce("over 0")
     for number, files in ((1, []), (2, ["checkpoint.txt"])):
         spec = elastic(node, folders=(folder,), nodes=2)
         node.root.mkdir(parents=True, exist_ok=True)

@@ -29,14 +29,14 @@ def place(port: int) -> Iterator[RendezvousServer]:
 
 
 def test_a_node_hears_what_holds_when_it_comes_and_each_change(place: RendezvousServer, port: int) -> None:
-    place.broadcast("runs abc1")
+    place.announce("runs abc1")
     node = RendezvousClient(RUN, 2, "127.0.0.1", port)
     assert wait_until(lambda: node.state == FirstNodeState("abc1")) and place.present == {2}
-    place.broadcast("waits")
+    place.announce("waits")
     assert wait_until(lambda: node.state == FirstNodeState())
-    place.broadcast("runs abc2")
+    place.announce("runs abc2")
     assert wait_until(lambda: node.state == FirstNodeState("abc2"))
-    place.broadcast("over 7")
+    place.announce("over 7")
     assert wait_until(lambda: node.state == FirstNodeState(over=7))
     node.leave()
     assert wait_until(lambda: not place.present)
@@ -44,9 +44,9 @@ def test_a_node_hears_what_holds_when_it_comes_and_each_change(place: Rendezvous
 
 def test_a_node_that_says_nothing_at_its_end_is_waited_for_a_moment(port: int) -> None:
     place = RendezvousServer(RUN, port, 4)
-    place.broadcast("runs a")
+    place.announce("runs a")
     with socket.create_connection(("127.0.0.1", port)) as killed:
-        killed.sendall(f"hello {RUN} 1\n".encode())
+        killed.sendall(f"{RUN} 1 here\n".encode())
         assert wait_until(lambda: place.present == {1})
     time.sleep(0.5)
     assert place.present == {1}, "its connection may come back"
@@ -62,14 +62,14 @@ def test_node_0_that_is_gone_is_missed_at_once_and_found_again(port: int) -> Non
     time.sleep(0.3)
     assert node.state == FirstNodeState(), "nobody is there yet"
     first = RendezvousServer(RUN, port, 4)
-    first.broadcast("runs a")
+    first.announce("runs a")
     assert wait_until(lambda: node.state.start == "a")
     first.close()
     assert wait_until(lambda: node.state == FirstNodeState())
     second = RendezvousServer(RUN, port, 4)
-    second.broadcast("runs b")
+    second.announce("runs b")
     assert wait_until(lambda: node.state.start == "b")
-    second.broadcast("over 0")
+    second.announce("over 0")
     assert wait_until(lambda: node.state.over == 0)
     second.close()
     time.sleep(0.5)
@@ -80,10 +80,10 @@ def test_node_0_that_is_gone_is_missed_at_once_and_found_again(port: int) -> Non
 @pytest.mark.parametrize(
     "said",
     [
-        b"hello another_job 1\n",
-        f"hello {RUN} 0\n".encode(),
-        f"hello {RUN} 4\n".encode(),
-        f"hello {RUN} -1\n".encode(),
+        b"another_job 1 here\n",
+        f"{RUN} 0 here\n".encode(),
+        f"{RUN} 4 here\n".encode(),
+        f"{RUN} -1 here\n".encode(),
         b"GET / HTTP/1.1\r\n",
         b"x" * 5000,
         b"\xff\xfe\x00\n",
