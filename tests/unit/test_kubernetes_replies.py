@@ -68,9 +68,13 @@ def pod(index: int = 0, phase: str = "Running", attempt: int = 0, **status: Any)
     }
 
 
+def shown(*words: str) -> str:
+    return " ".join(["kubectl", *words])
+
+
 def info(body: Mapping[str, Any], *pods: Mapping[str, Any], events: Mapping[str, str] | None = None) -> RunInfo:
     (found,) = read_jobs({"items": [body]})
-    return job_info(found, read_pods({"items": list(pods)}), events or {})
+    return job_info(found, read_pods({"items": list(pods)}), events or {}, shown)
 
 
 def ended(code: int, reason: str = "Error") -> dict[str, Any]:
@@ -366,7 +370,7 @@ def stamped(*lines: str, second: int = 0) -> str:
 
 
 def a_pod(attempt: int = 0) -> Pod:
-    return Pod("p", NAME, 0, attempt, "Running", running=True)
+    return Pod(pod(attempt=attempt))
 
 
 STD = "user_logs/std_log.txt"

@@ -31,7 +31,7 @@ from tests.fakes.jobs import make_spec
 from tests.fakes.kubernetes import demand_valid, plan
 from tests.fakes.runner import ScriptedRunner
 from tests.unit.project_files import NO_ENVIRON
-from tests.unit.test_kubernetes_replies import job, pod
+from tests.unit.test_kubernetes_replies import job, pod, shown
 from tests.unit.test_kubernetes_request import COPIED
 from tests.unit.test_slurm import ScriptedProcess, file_work, make_backend
 
@@ -150,7 +150,7 @@ def test_a_sweep_is_an_indexed_job_whose_pods_know_the_numbers_of_its_tasks(tmp_
     running = pod(1, "Running")
     running["metadata"].setdefault("annotations", {})["blobsync.dev/task-numbers"] = "3,7"
     pods = read_pods({"items": [running]})
-    found = job_info(one, pods, {})
+    found = job_info(one, pods, {}, shown)
     assert [(task.number, task.state, task.exit_code) for task in found.tasks] == [
         (3, State.COMPLETED, 0),
         (7, State.RUNNING, None),
@@ -214,7 +214,7 @@ def test_a_sweep_is_as_its_tasks_jobs_are() -> None:
             each.name: [each_pod for each_pod in read_pods({"items": pods}) if each_pod.job == each.name]
             for each in found
         }
-        return sweep_info([(each, of[each.name]) for each in found], {})
+        return sweep_info([(each, of[each.name]) for each in found], {}, shown)
 
     info = told(*bodies)
     assert (info.state, info.reason) == (State.RUNNING, "") and {each.task for each in read_pods({"items": pods})} == {
@@ -246,7 +246,7 @@ def test_a_task_that_was_ended_alone_is_canceled_and_one_that_failed_has_its_las
     body = job(notes={"blobsync.dev/tasks": "2", **notes}, completions=2, parallelism=2)
     body["status"]["failedIndexes"] = "0-1"
     (one,) = read_jobs({"items": [body]})
-    found = job_info(one, read_pods({"items": pods}), {})
+    found = job_info(one, read_pods({"items": pods}), {}, shown)
     assert [(task.number, task.state, task.exit_code) for task in found.tasks] == [
         (3, State.CANCELED, None),
         (7, State.FAILED, 1),
@@ -258,7 +258,7 @@ def _info(pods: Sequence[dict[str, Any]], *conditions: tuple[str, str, str], don
     body = job(*conditions, notes={"blobsync.dev/tasks": "5"}, completions=5, parallelism=2)
     body["status"]["completedIndexes"] = done
     (one,) = read_jobs({"items": [body]})
-    return job_info(one, read_pods({"items": list(pods)}), {})
+    return job_info(one, read_pods({"items": list(pods)}), {}, shown)
 
 
 def test_an_array_runs_as_soon_as_one_task_does_and_says_how_many_are_done() -> None:

@@ -154,7 +154,7 @@ class KubernetesBackend:
         The highest indexes are removed first, and index 0 stays. Safe to repeat.
         """
         place, name = self._place_of(ref), object_name(ref.run_id)
-        job = replies.read_kubernetes_job(place.get("Job", name))
+        job = KubernetesJob(place.get("Job", name))
         if job.is_ending or job.run_id != ref.run_id:
             raise JobError(f"{ref.run_id} does not run (any more)")
         place.patch_job(name, {"spec": {"completions": nodes, "parallelism": nodes}})

@@ -7,10 +7,9 @@ Deleted pods have no times.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blobsync.backends.kubernetes.object_names import (
@@ -57,41 +56,45 @@ _STOPPED = (143, 137)
 Shown = Callable[..., str]
 
 
-def plain_kubectl(*words: str) -> str:
-    """A command line of kubectl in its current context."""
-    return shlex.join(["kubectl", *words])
-
-
-@dataclass(frozen=True, slots=True)
 class Pod:
-    """One attempt of one node. ``attempt`` counts from 0; ``waiting`` is why its container does not run yet.
+    """One attempt of one node, as the server has it."""
 
-    ``begun`` is when it was scheduled, ``ran`` and ``finished`` when its container began and ended (Unix time).
-    """
-
-    name: str
-    job: str
-    index: int
-    attempt: int
-    phase: str
-    node: str = ""
-    created: float = 0.0
-    running: bool = False
-    exit_code: int | None = None
-    ending: str = ""
-    waiting: str = ""
-    message: str = ""
-    unschedulable: str = ""
-    evicted: str = ""
-    leaving: bool = False
-    gpus: int = 0
-    begun: float | None = None
-    ran: float | None = None
-    finished: float | None = None
-    # Of a sweep: its number, whether that has a Job of its own, and at its end its last line, or the end of its log.
-    task: int | None = None
-    has_own_job: bool = False
-    said: str = ""
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        notes, labels = _map(body, "metadata", "annotations"), _map(body, "metadata", "labels")
+        status = _map(body, "status")
+        conditions = {_text(one, "type"): one for one in _list(status, "conditions")}
+        scheduled, target = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
+        containers = _list(status, "containerStatuses")
+        state = _map(next((one for one in containers if _text(one, "name") == CONTAINER), {}), "state")
+        limits = [_map(one, "resources", "limits") for one in _list(_map(body, "spec"), "containers")]
+        self.name = _text(body, "metadata", "name")
+        self.job = _text(labels, JOB_LABEL)
+        self.index = _digits(_text(labels, INDEX_LABEL) or _text(notes, INDEX_LABEL))
+        # Counts from 0.
+        self.attempt = _digits(_text(notes, FAILURES_NOTE)) + _digits(_text(notes, IGNORED_NOTE))
+        self.phase = _text(status, "phase")
+        self.node = _text(body, "spec", "nodeName")
+        self.created = _when(body, "metadata", "creationTimestamp") or 0.0
+        self.running = "running" in state
+        self.exit_code = _number(state, "terminated", "exitCode")
+        self.ending = _text(state, "terminated", "reason")
+        # Why its container does not run yet.
+        self.waiting = _text(state, "waiting", "reason")
+        self.message = _text(state, "waiting", "message") or _text(status, "message")
+        self.unschedulable = _text(scheduled, "message") if _text(scheduled, "status") == "False" else ""
+        self.evicted = (_text(target, "message") or "evicted") if _text(target, "status") == "True" else ""
+        self.leaving = bool(_text(body, "metadata", "deletionTimestamp"))
+        self.gpus = sum(_digits(value) for one in limits for name, value in one.items() if name.endswith("/gpu"))
+        # When it was scheduled, and when its container began and ended (Unix time).
+        self.begun = _when(status, "startTime")
+        self.ran = _when(state, "running", "startedAt") or _when(state, "terminated", "startedAt")
+        self.finished = _when(state, "terminated", "finishedAt")
+        # Of a sweep: its number, whether that has a Job of its own, and at its end its last line, or its log's end.
+        own_task = _own_task(notes)
+        self.has_own_job = own_task is not None
+        numbers = _task_numbers(notes)[self.index : self.index + 1]
+        self.task = own_task if self.has_own_job else next(iter(numbers), None)
+        self.said = _text(state, "terminated", "message")
 
     @property
     def is_over(self) -> bool:
@@ -111,39 +114,46 @@ class Pod:
         return self.running or self.exit_code is not None or self.is_over
 
 
-@dataclass(frozen=True, slots=True)
 class KubernetesJob:
-    """One Job. ``conditions`` are those that are true: type -> (reason, message, time).
+    """One Job, as the server has it. ``conditions`` are those that are true: type -> (reason, message, time).
 
     It requests ``nodes`` nodes and runs with ``least`` of them; those of an ``array`` are its tasks. It may also be one
     ``task`` of a sweep. Indexes in ``succeeded`` are complete; those in ``failed`` are not retried.
     """
 
-    name: str
-    uid: str
-    run_id: str
-    created: float
-    nodes: int
-    least: int
-    elastic: bool = False
-    array: bool = False
-    task: int | None = None
-    # The numbers of a sweep's tasks, by index.
-    numbers: Sequence[int] = ()
-    succeeded: tuple[range, ...] = ()
-    failed: tuple[range, ...] = ()
-    suspended: bool = False
-    released: bool = False
-    canceled: bool = False
-    leaving: bool = False
-    queue: str = ""
-    started: float | None = None
-    completed: float | None = None
-    active: int = 0
-    conditions: Mapping[str, tuple[str, str, float | None]] = field(default_factory=dict)
-    # When its secrets were last renewed.
-    granted: int = 0
-    namespace: str = ""
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        notes, status = _map(body, "metadata", "annotations"), _map(body, "status")
+        self.name = _text(body, "metadata", "name")
+        self.namespace = _text(body, "metadata", "namespace")
+        self.uid = _text(body, "metadata", "uid")
+        self.run_id = _text(notes, RUN_ID_NOTE)
+        self.created = _when(body, "metadata", "creationTimestamp") or 0.0
+        self.nodes = _number(body, "spec", "completions") or 1
+        # Only an elastic job succeeds with its first node.
+        self.elastic = bool(_map(body, "spec", "successPolicy"))
+        self.array = TASKS_NOTE in notes
+        least = max(1, _digits(_text(notes, LEAST_NOTE))) if self.elastic else 1 if self.array else self.nodes
+        self.least = min(least, self.nodes)
+        self.task = _own_task(notes)
+        # The numbers of a sweep's tasks, by index.
+        self.numbers = _task_numbers(notes)
+        self.succeeded = _indexes(_text(status, "completedIndexes"))
+        self.failed = _indexes(_text(status, "failedIndexes"))
+        self.suspended = _map(body, "spec").get("suspend") is True
+        self.released = RELEASED_NOTE in notes
+        self.canceled = CANCELED_NOTE in notes
+        self.leaving = bool(_text(body, "metadata", "deletionTimestamp"))
+        self.queue = _text(body, "metadata", "labels", QUEUE_LABEL)
+        self.started = _when(status, "startTime")
+        self.completed = _when(status, "completionTime")
+        self.active = (_number(status, "active") or 0) + (_number(status, "terminating") or 0)
+        self.conditions = {
+            _text(one, "type"): (_text(one, "reason"), _text(one, "message"), _when(one, "lastTransitionTime"))
+            for one in _list(status, "conditions")
+            if _text(one, "status") == "True"
+        }
+        # When its secrets were last renewed.
+        self.granted = max(_digits(_text(notes, RELEASED_NOTE)), _digits(_text(notes, RENEWED_NOTE)))
 
     @property
     def is_over(self) -> bool:
@@ -159,95 +169,18 @@ class KubernetesJob:
 
 def read_jobs(answer: Mapping[str, Any]) -> tuple[KubernetesJob, ...]:
     """The jobs of a list that have a valid id, newest first."""
-    jobs = [read_kubernetes_job(item) for item in _items(answer)]
+    jobs = map(KubernetesJob, _list(answer, "items"))
     known = [job for job in jobs if RUN_ID.fullmatch(job.run_id)]
     return tuple(sorted(known, key=lambda job: (job.created, job.name), reverse=True))
 
 
-def read_kubernetes_job(body: Mapping[str, Any]) -> KubernetesJob:
-    """Parse one Job."""
-    notes, status = _map(body, "metadata", "annotations"), _map(body, "status")
-    conditions = {
-        _text(one, "type"): (_text(one, "reason"), _text(one, "message"), _when(one, "lastTransitionTime"))
-        for one in _list(status, "conditions")
-        if _text(one, "status") == "True"
-    }
-    nodes = _number(body, "spec", "completions") or 1
-    # Only an elastic job succeeds with its first node.
-    elastic = bool(_map(body, "spec", "successPolicy"))
-    array = TASKS_NOTE in notes
-    least = max(1, _digits(_text(notes, LEAST_NOTE))) if elastic else 1 if array else nodes
-    return KubernetesJob(
-        name=_text(body, "metadata", "name"),
-        uid=_text(body, "metadata", "uid"),
-        run_id=_text(notes, RUN_ID_NOTE),
-        created=_when(body, "metadata", "creationTimestamp") or 0.0,
-        nodes=nodes,
-        least=min(least, nodes),
-        elastic=elastic,
-        array=array,
-        task=_own_task(notes),
-        numbers=_task_numbers(notes),
-        succeeded=_indexes(_text(status, "completedIndexes")),
-        failed=_indexes(_text(status, "failedIndexes")),
-        suspended=_map(body, "spec").get("suspend") is True,
-        released=RELEASED_NOTE in notes,
-        canceled=CANCELED_NOTE in notes,
-        leaving=bool(_text(body, "metadata", "deletionTimestamp")),
-        queue=_text(body, "metadata", "labels", QUEUE_LABEL),
-        started=_when(status, "startTime"),
-        completed=_when(status, "completionTime"),
-        active=(_number(status, "active") or 0) + (_number(status, "terminating") or 0),
-        conditions=conditions,
-        namespace=_text(body, "metadata", "namespace"),
-        granted=max(_digits(_text(notes, RELEASED_NOTE)), _digits(_text(notes, RENEWED_NOTE))),
-    )
-
-
 def read_pods(answer: Mapping[str, Any]) -> tuple[Pod, ...]:
     """The pods of a list, by index and then by age."""
-    pods = [_read_pod(item) for item in _items(answer)]
+    pods = map(Pod, _list(answer, "items"))
     return tuple(sorted(pods, key=lambda pod: (pod.index, pod.attempt, pod.created, pod.name)))
 
 
-def _read_pod(body: Mapping[str, Any]) -> Pod:
-    notes, labels = _map(body, "metadata", "annotations"), _map(body, "metadata", "labels")
-    conditions = {_text(one, "type"): one for one in _list(_map(body, "status"), "conditions")}
-    containers = _list(_map(body, "status"), "containerStatuses")
-    state = _map(next((one for one in containers if _text(one, "name") == CONTAINER), {}), "state")
-    scheduled, target = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
-    index = _digits(_text(labels, INDEX_LABEL) or _text(notes, INDEX_LABEL))
-    own_task = _own_task(notes)
-    limits = [_map(one, "resources", "limits") for one in _list(_map(body, "spec"), "containers")]
-    return Pod(
-        name=_text(body, "metadata", "name"),
-        job=_text(labels, JOB_LABEL),
-        index=index,
-        attempt=_digits(_text(notes, FAILURES_NOTE)) + _digits(_text(notes, IGNORED_NOTE)),
-        phase=_text(body, "status", "phase"),
-        node=_text(body, "spec", "nodeName"),
-        created=_when(body, "metadata", "creationTimestamp") or 0.0,
-        running="running" in state,
-        exit_code=_number(state, "terminated", "exitCode"),
-        ending=_text(state, "terminated", "reason"),
-        waiting=_text(state, "waiting", "reason"),
-        message=_text(state, "waiting", "message") or _text(body, "status", "message"),
-        unschedulable=_text(scheduled, "message") if _text(scheduled, "status") == "False" else "",
-        evicted=(_text(target, "message") or "evicted") if _text(target, "status") == "True" else "",
-        leaving=bool(_text(body, "metadata", "deletionTimestamp")),
-        gpus=sum(_digits(value) for one in limits for name, value in one.items() if name.endswith("/gpu")),
-        begun=_when(body, "status", "startTime"),
-        ran=_when(state, "running", "startedAt") or _when(state, "terminated", "startedAt"),
-        finished=_when(state, "terminated", "finishedAt"),
-        task=next(iter(_task_numbers(notes)[index : index + 1]), None) if own_task is None else own_task,
-        has_own_job=own_task is not None,
-        said=_text(state, "terminated", "message"),
-    )
-
-
-def job_info(
-    job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], shown: Shown = plain_kubectl
-) -> RunInfo:
+def job_info(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], shown: Shown) -> RunInfo:
     """A job's state and the reason for it. ``events`` are the newest warnings by the name of their object.
 
     ``shown`` makes a command line of kubectl's words.
@@ -269,9 +202,7 @@ def job_info(
     return replace(info, reason=reason, ended=ended if state.is_final else None, tasks=tasks)
 
 
-def sweep_info(
-    jobs: Sequence[tuple[KubernetesJob, Sequence[Pod]]], events: Mapping[str, str], shown: Shown = plain_kubectl
-) -> RunInfo:
+def sweep_info(jobs: Sequence[tuple[KubernetesJob, Sequence[Pod]]], events: Mapping[str, str], shown: Shown) -> RunInfo:
     """The state of a sweep whose tasks have Jobs of their own, with the pods of each."""
     infos = {job.task or 0: job_info(job, pods, events, shown) for job, pods in jobs}
     tasks = [
@@ -525,7 +456,7 @@ def _why_not_made(job: KubernetesJob, event: str, shown: Shown) -> str:
 def read_warnings(answer: Mapping[str, Any]) -> dict[str, str]:
     """The newest warning about each object, by the object's name; one that only repeats only if there is no other."""
     found: list[tuple[bool, float, str, str]] = []
-    for event in _items(answer):
+    for event in _list(answer, "items"):
         name, message = _text(event, "involvedObject", "name"), " ".join(_text(event, "message").split())
         times = (
             _when(event, *path) for path in (("lastTimestamp",), ("eventTime",), ("metadata", "creationTimestamp"))
@@ -538,15 +469,11 @@ def read_warnings(answer: Mapping[str, Any]) -> dict[str, str]:
 
 def names_of(answer: Mapping[str, Any], jobs: Collection[str]) -> tuple[str, ...]:
     """The names of objects that belong to these jobs, by their labels."""
-    found = (item for item in _items(answer) if _text(item, "metadata", "labels", RUN_LABEL) in jobs)
+    found = (item for item in _list(answer, "items") if _text(item, "metadata", "labels", RUN_LABEL) in jobs)
     return tuple(name for item in found if (name := _text(item, "metadata", "name")))
 
 
 # -- reading values of any type --------------------------------------------------------------------------------------
-
-
-def _items(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return _list(answer, "items")
 
 
 def _list(body: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from blobsync.backends.kubernetes import replies
 from blobsync.backends.kubernetes.kubectl import KubernetesRefusal
 from blobsync.backends.kubernetes.namespace import Place, at_a_time, demand_queue
 from blobsync.backends.kubernetes.object_names import QUEUE_LABEL, job_names, object_name, pull_name
@@ -70,7 +69,7 @@ class Submission:
     def find(self) -> KubernetesJob | None:
         """The Job of this submission, released or not."""
         with suppress(JobNotFoundError):
-            job = replies.read_kubernetes_job(self._place.get("Job", self._name))
+            job = KubernetesJob(self._place.get("Job", self._name))
             return job if job.run_id == self._spec.run_id else None
         return None
 
@@ -103,7 +102,7 @@ class Submission:
             if refusal.reason != "AlreadyExists":
                 raise
             made = self._place.get("Job", name)
-        job = replies.read_kubernetes_job(made)
+        job = KubernetesJob(made)
         if job.run_id != self._spec.run_id:
             raise SubmissionError(
                 f"the namespace {self._place.namespace} has a Job {name} of {job.run_id or 'somebody else'}",
