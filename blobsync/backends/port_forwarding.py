@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from blobsync.backends.ssh_arguments import AzureBastion, SshMachine
 
@@ -20,7 +19,6 @@ _STEADY = (
     *("-o", "ExitOnForwardFailure=yes"),
     *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3"),
 )
-_QUIET = (*_SILENT, *_STEADY)
 
 
 def forward_line(
@@ -40,18 +38,16 @@ def forward_line(
     """
     manner = () if asks else _SILENT
     target = f"[{to}]" if ":" in to else to
-    port = ("-p", str(machine.port)) if machine.port else ()
     forward = f"{LOOPBACK}:{local}:{target}:{remote}"
     return (
-        *("ssh", "-N", "-T", *manner, *_STEADY, *_identity(key), *_through(jump, key, manner), *port),
+        *("ssh", "-N", "-T", *manner, *_STEADY, *_identity(key), *_through(jump, key, manner), *_way_to(machine)),
         *("-L", forward, "--", machine.destination),
     )
 
 
 def machine_command(machine: SshMachine, *command: str) -> tuple[str, ...]:
     """Run a command on a machine, quoted as one line for its shell."""
-    port = ("-p", str(machine.port)) if machine.port else ()
-    return ("ssh", "-T", *_QUIET, *port, "--", machine.destination, shlex.join(command))
+    return ("ssh", "-T", *_SILENT, *_STEADY, *_way_to(machine), "--", machine.destination, shlex.join(command))
 
 
 def _identity(key: str) -> tuple[str, ...]:
@@ -62,33 +58,16 @@ def _through(jump: SshMachine | None, key: str, manner: tuple[str, ...]) -> tupl
     """``-J`` takes no key: with one, a ``ProxyCommand`` for the shell is used; ``%h`` is the target."""
     if jump is None or not key:
         return ("-J", str(jump)) if jump else ()
-    port = ("-p", str(jump.port)) if jump.port else ()
-    words = ("ssh", *manner, *_identity(key), *port, "-W", "[%h]:%p", "--", jump.destination)
+    words = ("ssh", *manner, *_identity(key), *_way_to(jump), "-W", "[%h]:%p", "--", jump.destination)
     return "-o", f"ProxyCommand={shlex.join(words)}"
 
 
-class SshProxy(NamedTuple):
-    """A machine behind a proxy program; ``name`` is only ssh's name for it."""
-
-    words: tuple[str, ...]
-    user: str
-    name: str
-
-
-def proxy_line(proxy: SshProxy, *, local: int, remote: int) -> tuple[str, ...]:
-    """``ssh -L`` to 127.0.0.1 of a machine behind a proxy program."""
-    forward = f"{LOOPBACK}:{local}:{LOOPBACK}:{remote}"
-    return ("ssh", "-N", "-T", *_QUIET, *_behind(proxy), "-L", forward, "--", f"{proxy.user}@{proxy.name}")
-
-
-def proxy_command(proxy: SshProxy, *command: str) -> tuple[str, ...]:
-    """Run a command there, quoted as one line for its shell."""
-    return ("ssh", "-T", *_QUIET, *_behind(proxy), "--", f"{proxy.user}@{proxy.name}", shlex.join(command))
-
-
-def _behind(proxy: SshProxy) -> tuple[str, ...]:
-    """Options of ssh: host keys are not checked, since each job has another one; the proxy authenticates."""
-    line = shlex.join(proxy.words).replace("%", "%%")
+def _way_to(machine: SshMachine) -> tuple[str, ...]:
+    """The options that lead to a machine. Behind a proxy, host keys are not checked: each job has another one, and the
+    proxy authenticates."""
+    if not machine.proxy:
+        return ("-p", str(machine.port)) if machine.port else ()
+    line = shlex.join(machine.proxy).replace("%", "%%")
     return (
         *("-o", f"ProxyCommand={line}"),
         *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"),

@@ -31,11 +31,15 @@ SSH_PORT = 22
 
 @dataclass(frozen=True, slots=True)
 class SshMachine:
-    """A computer reached over ssh: a host name, an address, or a ``Host`` of the user's ``~/.ssh/config``."""
+    """A computer reached over ssh: a host name, an address, or a ``Host`` of the user's ``~/.ssh/config``.
+
+    With the words of a ``proxy`` program that reaches it, ``host`` is only ssh's name for it.
+    """
 
     host: str
     user: str = ""
     port: int | None = None
+    proxy: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """``[USER@]HOST[:PORT]``, as ``-J`` takes it."""

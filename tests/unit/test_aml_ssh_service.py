@@ -13,14 +13,8 @@ from typing import Any
 import pytest
 
 from blobsync.backends.aml.replies import AmlReply
-from blobsync.backends.aml.ssh_service import (
-    find_az,
-    find_public_key,
-    read_address,
-    ssh_proxy,
-    tagged_machine,
-)
-from blobsync.backends.port_forwarding import machine_command, proxy_command, proxy_line
+from blobsync.backends.aml.ssh_service import find_az, find_public_key, machine_behind, read_address, tagged_machine
+from blobsync.backends.port_forwarding import forward_line, machine_command
 from blobsync.backends.ssh_arguments import SshMachine
 from blobsync.base.errors import BackendUnavailableError, JobError
 from blobsync.base.process import Completed
@@ -112,10 +106,10 @@ def test_ssh_goes_through_the_program_of_the_azure_cli() -> None:
         *("-o", f"ProxyCommand={AZ[0]} {AZ[1]} {ADDRESS}"),
         *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"),
     )
-    proxy = ssh_proxy(AZ, ADDRESS)
-    line = proxy_line(proxy, local=8888, remote=6006)
+    machine = machine_behind(AZ, ADDRESS)
+    line = forward_line(machine, local=8888, remote=6006)
     assert line == ("ssh", "-N", "-T", *quiet, "-L", "127.0.0.1:8888:127.0.0.1:6006", "--", "azureuser@azureml-job")
-    command = proxy_command(proxy, "python3", "-c", "print('a b')")
+    command = machine_command(machine, "python3", "-c", "print('a b')")
     assert command[:-1] == ("ssh", "-T", *quiet, "--", "azureuser@azureml-job")
     assert shlex.split(command[-1]) == ["python3", "-c", "print('a b')"]
 
@@ -123,7 +117,7 @@ def test_ssh_goes_through_the_program_of_the_azure_cli() -> None:
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
 def test_ssh_itself_reads_the_line_as_it_is_meant() -> None:
     odd = ("/opt/az 100%h/python3", AZ[1])
-    line = proxy_line(ssh_proxy(odd, ADDRESS), local=18888, remote=80)
+    line = forward_line(machine_behind(odd, ADDRESS), local=18888, remote=80)
     read = subprocess.run(["ssh", "-F", os.devnull, "-G", *line[1:]], capture_output=True, text=True, check=True)
     facts = dict(each.partition(" ")[::2] for each in read.stdout.splitlines())
     assert facts["proxycommand"] == f"'/opt/az 100%%h/python3' {AZ[1]} {ADDRESS}"

@@ -23,16 +23,9 @@ from blobsync.backends.aml.itp_and_singularity import virtual_cluster_id
 from blobsync.backends.aml.job_secrets import close_secrets, node_secrets, secrets_path, with_seal_keys
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.aml.request import AmlRequest, build_request, without_bundle
-from blobsync.backends.aml.ssh_service import find_az, find_public_key, read_address, ssh_proxy, tagged_machine
+from blobsync.backends.aml.ssh_service import find_az, find_public_key, machine_behind, read_address, tagged_machine
 from blobsync.backends.aml.sweep_job import MOST_TRIALS, is_sweep, read_sweep, trials_by_task
-from blobsync.backends.port_forwarding import (
-    LOOPBACK,
-    SshProxy,
-    forward_line,
-    machine_command,
-    proxy_command,
-    proxy_line,
-)
+from blobsync.backends.port_forwarding import LOOPBACK, forward_line, machine_command
 from blobsync.backends.protocol import (
     DOUBTFUL,
     Accepted,
@@ -314,15 +307,10 @@ class AmlBackend:
         return (*command, f"--subscription={place.subscription_id}")
 
     def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
-        """Through the job's ssh service; on ITP through the address in the job's tags."""
-        if machine := self._itp_machine(ref):
-            return forward_line(machine, local=forward.local, remote=forward.remote)
-        return proxy_line(self._proxy(ref, forward.node), local=forward.local, remote=forward.remote)
+        return forward_line(self._machine(ref, forward.node), local=forward.local, remote=forward.remote)
 
     def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
-        python = ("python3", "-I", "-c", source)
-        machine = self._itp_machine(ref)
-        return machine_command(machine, *python) if machine else proxy_command(self._proxy(ref, node), *python)
+        return machine_command(self._machine(ref, node), "python3", "-I", "-c", source)
 
     def program_address(self, ref: JobRef, forward: PortForward) -> str:
         """ssh ends on the node itself."""
@@ -330,15 +318,15 @@ class AmlBackend:
 
     # -- private ------------------------------------------------------------------------------------------------
 
-    def _itp_machine(self, ref: JobRef) -> SshMachine | None:
-        body = self._client.try_call(f"jobs/{run_name(ref.run_id)}") if self._cluster.platform == "itp" else None
-        return tagged_machine(body) if body else None
-
-    def _proxy(self, ref: JobRef, node: int) -> SshProxy:
+    def _machine(self, ref: JobRef, node: int) -> SshMachine:
+        """The node: on ITP at the address in the job's tags, else behind the job's ssh service."""
         name = run_name(ref.run_id)
-        body = self._client.history(f"runs/{name}/serviceinstances/{node}")
-        address = read_address(body or AmlReply(), name, node)
-        return ssh_proxy(find_az(self._around.process, self._around.environ), address)
+        body = self._client.try_call(f"jobs/{name}") if self._cluster.platform == "itp" else None
+        if machine := tagged_machine(body or AmlReply()):
+            return machine
+        service = self._client.history(f"runs/{name}/serviceinstances/{node}")
+        address = read_address(service or AmlReply(), name, node)
+        return machine_behind(find_az(self._around.process, self._around.environ), address)
 
     def _trusted_hosts(self) -> Sequence[str]:
         return load_user_config(self._around.environ).trusted_hosts

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from blobsync.backends.aml.foreign_jobs import tagged_ssh
 from blobsync.backends.aml.replies import AmlReply
-from blobsync.backends.port_forwarding import SshProxy
 from blobsync.backends.ssh_arguments import SshMachine, read_machine
 from blobsync.base.errors import BackendUnavailableError, JobError
 from blobsync.base.file_states import regular_only
@@ -93,9 +92,9 @@ def read_address(body: AmlReply, run_id: str, node: int) -> str:
     return address
 
 
-def ssh_proxy(az: tuple[str, str], address: str) -> SshProxy:
-    """The proxy through which ssh reaches the node; ``az``: what ``find_az`` found."""
-    return SshProxy((*az, address), _USER, _NAME)
+def machine_behind(az: tuple[str, str], address: str) -> SshMachine:
+    """The node, which ssh reaches through the proxy program; ``az``: what ``find_az`` found."""
+    return SshMachine(_NAME, _USER, proxy=(*az, address))
 
 
 def tagged_machine(body: AmlReply) -> SshMachine | None:
