@@ -371,7 +371,6 @@ ROWS: tuple[ReadBack, ...] = (
             "config.scaffold:follow_emulator",
             "config.source_option:read_list",
             "config.yaml_document:read_document",
-            "backends.aml.ssh_service:_is_public_key",
             "local.files:hash_file",
             "local.trash:_copied",
             "local.ignore_patterns:_read",

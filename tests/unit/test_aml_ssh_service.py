@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from blobsync.backends.aml.replies import AmlReply
-from blobsync.backends.aml.ssh_service import find_az, find_public_key, machine_behind, read_address, tagged_machine
+from blobsync.backends.aml.ssh_service import find_az, machine_behind, read_address, tagged_machine
 from blobsync.backends.port_forwarding import forward_line, machine_command
 from blobsync.backends.ssh_arguments import SshMachine
 from blobsync.base.errors import BackendUnavailableError, JobError
@@ -36,29 +36,6 @@ AZ = ("/opt/az/bin/python3", "/home/me/.azure/cliextensions/ml/azext_mlv2/manual
 def answer(**service: Any) -> AmlReply:
     whole = {"type": "SSH", "status": "Running", "properties": {"ProxyEndpoint": ADDRESS}, **service}
     return AmlReply({"instances": {"tb": {"type": "TensorBoard", "status": "Running"}, "my_ssh": whole}})
-
-
-def test_the_users_public_key_is_found_whatever_its_kind(tmp_path: Path) -> None:
-    def found() -> str:
-        return find_public_key({"HOME": str(tmp_path)})
-
-    assert found() == find_public_key({}) == ""
-    folder = tmp_path / ".ssh"
-    folder.mkdir()
-    (folder / "id_ed25519.pub").mkdir()
-    (folder / "config.pub").write_text("Host *\n")
-    os.mkfifo(folder / "id_ecdsa.pub")
-    assert found() == ""
-    for name, line in (
-        ("my key.pub", "sk-ssh-ed25519@openssh.com AAAAG me"),
-        ("id_rsa.pub", "ssh-rsa AAAAB me"),
-        ("id_ed25519_sk.pub", "ssh-ed25519 AAAAC me"),
-    ):
-        (folder / name).write_text(f"{line}\n")
-        assert found() == f"~/.ssh/{shlex.quote(name)}"
-    (folder / "id_ed25519.pub").rmdir()
-    (folder / "id_ed25519.pub").write_text("ssh-ed25519 AAAAC me\n")
-    assert found() == "~/.ssh/id_ed25519.pub"
 
 
 def test_the_address_of_a_nodes_ssh_service_is_read() -> None:

@@ -23,7 +23,7 @@ from blobsync.backends.aml.itp_and_singularity import virtual_cluster_id
 from blobsync.backends.aml.job_secrets import close_secrets, node_secrets, secrets_path, with_seal_keys
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.aml.request import AmlRequest, build_request, without_bundle
-from blobsync.backends.aml.ssh_service import find_az, find_public_key, machine_behind, read_address, tagged_machine
+from blobsync.backends.aml.ssh_service import find_az, machine_behind, read_address, tagged_machine
 from blobsync.backends.aml.sweep_job import MOST_TRIALS, is_sweep, read_sweep, trials_by_task
 from blobsync.backends.port_forwarding import LOOPBACK, forward_line, machine_command
 from blobsync.backends.protocol import (
@@ -101,8 +101,7 @@ class AmlBackend:
     # -- submitting ---------------------------------------------------------------------------------------------
 
     def plan(self, spec: JobSpec) -> Plan[AmlRequest]:
-        key_file = find_public_key(self._around.environ) if spec.hold else ""
-        request = build_request(self._cluster, self._workspace, spec, key_file)
+        request = build_request(self._cluster, self._workspace, spec)
         base = f"{self._client.base}{self._client.path}"
         text = request.render(f"{base}/jobs/{spec.run_id}?api-version={self._client.api_version}", base)
         return Plan(spec, text, request, shown=without_bundle(text))

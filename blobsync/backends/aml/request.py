@@ -37,6 +37,10 @@ _COMMAND_CHARS = 100_000
 _PACKED = re.compile(r'(?<=b64decode\(\\")[A-Za-z0-9+/=]+')
 
 _INPUT_MODES = {"download": "Download", "ro_mount": "ReadOnlyMount"}
+_KEY_HINT = (
+    "write the line of a public key of yours there (ssh-keygen -t ed25519 makes one), or for one command, before submit"
+    """: -p "{ssh_public_key: '$(cat ~/.ssh/id_*.pub | head -n 1)'}\""""
+)
 _NODE_OPTIONS = ("keep_root", "sync_seconds")
 _IDENTITIES = {
     "amltoken": "AMLToken",
@@ -82,13 +86,12 @@ def workspace_path(workspace: WorkspaceConfig) -> str:
 
 
 def build_request(
-    cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec, key_file: str = "", *, opening: Opening = NOTHING
+    cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec, *, opening: Opening = NOTHING
 ) -> AmlRequest:
     """Make the requests of a job. Raises ``ConfigError`` for what Azure ML cannot do.
 
-    ``opening`` opens the blob with the job's secrets: nothing before submission. ``key_file`` is the user's public
-    key, for the hint."""
-    check_request(cluster, spec, key_file)
+    ``opening`` opens the blob with the job's secrets: nothing before submission."""
+    check_request(cluster, spec)
     base = workspace_path(workspace)
     code = aml_storage.for_code(cluster, spec.code.container, spec.run_id) if spec.code else None
     # The nodes upload the others themselves.
@@ -133,14 +136,14 @@ def build_request(
     return AmlRequest(job, tuple({store.name: store for store in used}.values()), environment, secrets_blob)
 
 
-def check_request(cluster: Cluster, spec: JobSpec, key_file: str = "") -> None:
+def check_request(cluster: Cluster, spec: JobSpec) -> None:
     """Raise errors that would otherwise appear only on a node."""
     if spec.hold and not cluster.text("ssh_public_key"):
         raise ConfigError(
             "is missing: a job that waits for you is entered with your key",
             file=cluster.file,
             key="ssh_public_key",
-            hint=_key_hint(key_file),
+            hint=_KEY_HINT,
         )
     if spec.tasks and spec.tasks.count > MOST_TRIALS:
         raise UsageError(f"{spec.tasks.count:,} tasks: a sweep on Azure ML has at most {MOST_TRIALS:,}")
@@ -156,13 +159,6 @@ def check_request(cluster: Cluster, spec: JobSpec, key_file: str = "") -> None:
     for name, outer in enclosing({folder.name: folder.mode for folder in spec.folders}).items():
         key = f"config_param.{name}_folder"
         raise ConfigError(nested_sentence(outer), file=cluster.file, key=key, hint=NESTED_HINT)
-
-
-def _key_hint(key_file: str) -> str:
-    made = "" if key_file else "ssh-keygen -t ed25519 makes one; "
-    key_file = key_file or "~/.ssh/id_ed25519.pub"
-    for_now = f"""-p "{{ssh_public_key: '$(cat {key_file})'}}\""""
-    return f"{made}write the line of {key_file} there, or for one command, before submit: {for_now}"
 
 
 def command_line(

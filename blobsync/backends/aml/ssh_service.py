@@ -11,7 +11,6 @@ https://github.com/Azure/azure-dev (the response for a node, the user, ssh's opt
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from blobsync.backends.aml.foreign_jobs import tagged_ssh
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.ssh_arguments import SshMachine, read_machine
 from blobsync.base.errors import BackendUnavailableError, JobError
-from blobsync.base.file_states import regular_only
 from blobsync.base.process import ProcessRunner
 
 _ADDRESS = re.compile(
@@ -31,29 +29,8 @@ _EXTENSIONS = re.compile(r"^Extensions directory '(/[^'\n]+)'$", re.MULTILINE)
 _CONNECTOR = "ml/azext_mlv2/manual/custom/_ssh_connector.py"
 # A name of our own, under which ~/.ssh/config may set options such as a key. The proxy knows the address.
 _USER, _NAME = "azureuser", "azureml-job"
-# In the order of ssh's own defaults.
-_KEYS = tuple(f"id_{kind}.pub" for kind in ("ed25519", "ed25519_sk", "ecdsa", "ecdsa_sk", "rsa"))
-_PUBLIC = re.compile(r"(?:sk-)?(?:ssh|ecdsa)-[a-z0-9@.-]{1,60} AAAA")
-_LONGEST_KEY = 16_384
 # The Azure CLI starts slowly.
 _AZ_SECONDS = 120.0
-
-
-def find_public_key(environ: Mapping[str, str]) -> str:
-    """The path of the user's public key for a shell, such as ``~/.ssh/id_ed25519.pub``; empty if there is none."""
-    folder = Path(environ.get("HOME") or "/nonexistent", ".ssh")
-    others = sorted(path.name for path in folder.glob("*.pub") if path.name not in _KEYS) if folder.is_dir() else []
-    found = (name for name in (*_KEYS, *others) if _is_public_key(folder / name))
-    name = next(found, "")
-    return f"~/.ssh/{shlex.quote(name)}" if name else ""
-
-
-def _is_public_key(path: Path) -> bool:
-    try:
-        with open(path, "rb", opener=regular_only) as stream:
-            return _PUBLIC.match(stream.read(_LONGEST_KEY).decode("utf-8", "replace")) is not None
-    except OSError:
-        return False
 
 
 def find_az(process: ProcessRunner, environ: Mapping[str, str]) -> tuple[str, str]:
