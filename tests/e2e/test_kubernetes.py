@@ -357,23 +357,21 @@ def test_refusals_of_the_cluster_leave_nothing_behind(lab: KubeLab, kube_cluster
     lab.kubernetes("elsewhere", kubernetes={"namespace": "not-there"})
     said = lab.run("-c", "elsewhere", "submit", "true", code=1)
     assert "there is no such namespace" in said.err and "create namespace not-there" in said.err
-    for verb, resource, command in (
-        ("create", "jobs.batch", "auth can-i create jobs.batch -n"),
-        ("create", "secrets", "auth can-i create secrets -n"),
-    ):
-        cluster.deny(verb, resource)
+    may = f"auth can-i --list -n {lab.namespace}"
+    for resource in ("jobs.batch", "secrets"):
+        cluster.deny("create", resource)
         try:
             said = lab.run("-c", "k8s", "submit", "true", code=2)
         finally:
             cluster.allow_all()
-        assert "does not allow it" in said.err and command in said.err
+        assert "does not allow it" in said.err and may in said.err
     cluster.deny("create", "configmaps")
     cluster.deny("*", "persistentvolumes")
     try:
         said = lab.run("-c", "k8s", "submit", "true", code=2)
     finally:
         cluster.allow_all()
-    assert f"auth can-i create configmaps -n {lab.namespace}" in said.err and "remove what was made" not in said.err
+    assert may in said.err and "remove what was made" not in said.err
     lab.kubernetes("gone", kubernetes={"context": "no-such-context"})
     said = lab.run("-c", "gone", "submit", "true", code=2)
     assert "remove what was made" not in said.err
@@ -457,11 +455,8 @@ def test_the_doctor_asks_the_cluster_for_all_that_a_job_needs(lab: KubeLab, kube
         assert found("k8s", 1)["rights"] == "fail: you may not create secrets"
     finally:
         cluster.allow_all()
-    for verb, resource, question in (
-        ("get", "namespaces", f"auth can-i get namespaces/{lab.namespace} -n {lab.namespace}"),
-        ("get", "pods/log", f"auth can-i get pods --subresource=log -n {lab.namespace}"),
-    ):
-        cluster.deny(verb, resource)
+    for resource in ("namespaces", "pods/log"):
+        cluster.deny("get", resource)
         try:
             (hint,) = [
                 each["hint"]
@@ -470,7 +465,7 @@ def test_the_doctor_asks_the_cluster_for_all_that_a_job_needs(lab: KubeLab, kube
             ]
         finally:
             cluster.allow_all()
-        assert question in hint
+        assert f"auth can-i --list -n {lab.namespace}" in hint
     assert found("elsewhere", 1)["namespace"] == "fail: not-there is not there"
 
 

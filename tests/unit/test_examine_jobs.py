@@ -138,7 +138,7 @@ def test_each_right_that_is_missing_is_named_with_the_command_that_shows_it(tmp_
     found = examined(tmp_path, answers)
     (rights,) = [each for each in found if each.name == "rights"]
     assert (rights.status, rights.detail) == (FAIL, "you may not create secrets, list events")
-    assert rights.hint and "kubectl auth can-i create secrets -n train" in rights.hint
+    assert rights.hint and "kubectl auth can-i --list -n train" in rights.hint
     assert "cluster" not in shown(found)
 
 

@@ -69,12 +69,12 @@ def test_nobody_is_asked_without_a_context_where_the_cluster_file_names_a_namesp
         place.get("Job", NAME)
 
 
-def test_a_list_that_is_forbidden_names_the_right_to_what_was_listed() -> None:
+def test_a_list_that_is_forbidden_names_the_namespace_of_what_was_listed() -> None:
     said = 'Error from server (Forbidden): pods is forbidden: User "u" cannot list resource "pods"'
     place = Place(a_kubectl("prod", Completed(1, "", said)), "train")
     with pytest.raises(BackendDeniedError) as denied:
         place.ours("Pod", [NAME])
-    assert (denied.value.hint or "").endswith("auth can-i list pods -n train")
+    assert (denied.value.hint or "").endswith("auth can-i --list -n train")
 
 
 class Namespace:
@@ -130,7 +130,7 @@ def test_a_refusal_half_way_removes_all_without_a_look_at_the_whole_cluster(tmp_
     server = Namespace("create configmaps", "get secrets", *everywhere)
     refused = server.submit(tmp_path)
     assert server.objects == {} and not [each for each in server.asked if "persistentvolumes" in each]
-    assert refused.error.hint == "see what you may do: kubectl --context=ctx auth can-i create configmaps -n train"
+    assert refused.error.hint == "see what you may do: kubectl --context=ctx auth can-i --list -n train"
 
 
 def test_a_refusal_half_way_removes_the_jobs_of_all_tasks(tmp_path: Path) -> None:

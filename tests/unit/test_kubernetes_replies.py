@@ -465,7 +465,7 @@ JOBS = "/apis/batch/v1/namespaces/train/jobs"
             'Error from server (Forbidden): jobs.batch is forbidden: User "u" cannot create resource "jobs"',
             BackendDeniedError,
             "does not allow it: jobs.batch is forbidden",
-            "kubectl --context=ctx auth can-i create jobs.batch -n train",
+            "kubectl --context=ctx auth can-i --list -n train",
         ),
         ("Error from server (Unauthorized): no", BackendDeniedError, "does not allow it", "log in again"),
         (
@@ -536,34 +536,21 @@ def test_a_failure_of_kubectl_is_one_sentence_with_the_next_command(
 def forbidden(ask: Callable[[Kubectl], object]) -> str:
     with pytest.raises(BackendDeniedError) as told:
         ask(failing("Error from server (Forbidden): no"))
-    return (told.value.hint or "").removeprefix("see what you may do: kubectl --context=ctx auth can-i ")
+    return (told.value.hint or "").removeprefix("see what you may do: kubectl --context=ctx auth can-i --list")
 
 
 @pytest.mark.parametrize(
-    ("ask", "question"),
+    ("ask", "where"),
     [
-        (lambda one: one.patch("train", "b", {}), "patch jobs.batch -n train"),
-        (lambda one: one.get(f"{JOBS}/b"), "get jobs.batch -n train"),
-        (lambda one: one.get(f"{JOBS}?labelSelector=a"), "list jobs.batch -n train"),
-        (lambda one: one.replace("/api/v1/namespaces/train/secrets/b", {}), "update secrets -n train"),
-        (lambda one: one.delete("/api/v1/namespaces/train/secrets/b"), "delete secrets -n train"),
-        (
-            lambda one: one.read("/api/v1/namespaces/train/pods/p/log?container=main"),
-            "get pods --subresource=log -n train",
-        ),
-        (lambda one: one.get("/api/v1/namespaces/train/serviceaccounts/s"), "get serviceaccounts -n train"),
-        (lambda one: one.get("/api/v1/namespaces/train"), "get namespaces/train -n train"),
-        (lambda one: one.get("/api/v1/nodes"), "list nodes"),
-        (lambda one: one.delete("/api/v1/persistentvolumes/v"), "delete persistentvolumes"),
-        (lambda one: one.get("/apis/scheduling.k8s.io/v1/priorityclasses/p"), "get priorityclasses.scheduling.k8s.io"),
-        (lambda one: one.get("/apis/kueue.x-k8s.io"), "get /apis/kueue.x-k8s.io"),
-        (lambda one: one.check_versions(), "get /version"),
+        (lambda one: one.patch("train", "b", {}), " -n train"),
+        (lambda one: one.get(f"{JOBS}?labelSelector=a"), " -n train"),
+        (lambda one: one.get("/api/v1/namespaces/train"), " -n train"),
+        (lambda one: one.delete("/api/v1/persistentvolumes/v"), ""),
+        (lambda one: one.check_versions(), ""),
     ],
 )
-def test_what_is_forbidden_can_be_asked_of_the_same_resource_and_namespace(
-    ask: Callable[[Kubectl], object], question: str
-) -> None:
-    assert forbidden(ask) == question
+def test_what_is_allowed_can_be_asked_of_the_same_namespace(ask: Callable[[Kubectl], object], where: str) -> None:
+    assert forbidden(ask) == where
 
 
 def versions(client: str, server: str) -> tuple[Kubectl, list[str]]:

@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from blobsync.base.errors import (
     BackendDeniedError,
@@ -34,56 +34,6 @@ from blobsync.base.redaction import redact
 
 # Resources without a namespace.
 CLUSTER_WIDE = frozenset({"csidrivers", "namespaces", "nodes", "persistentvolumes", "priorityclasses"})
-_VERBS = {"replace": "update"}
-# https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-uris
-_PATH = re.compile(
-    r"/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)(?:/namespaces/(?P<namespace>[^/]+))?"
-    r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<subresource>[^/]+))?)?"
-)
-
-
-class Right(NamedTuple):
-    """One right: ``create secrets``."""
-
-    verb: str
-    resource: str
-    group: str = ""
-    subresource: str = ""
-
-    @property
-    def whole(self) -> str:
-        """The resource and its group: ``jobs.batch``."""
-        return f"{self.resource}.{self.group}" if self.group else self.resource
-
-    @property
-    def words(self) -> str:
-        """The right as in a role: ``get pods/log``."""
-        return f"{self.verb} {self.whole}/{self.subresource}" if self.subresource else f"{self.verb} {self.whole}"
-
-    def question(self, namespace: str) -> tuple[str, ...]:
-        """The arguments of ``kubectl auth can-i``, where ``pods/log`` would be the pod ``log``."""
-        inside = () if self.resource in CLUSTER_WIDE or not namespace else ("-n", namespace)
-        subresource = (f"--subresource={self.subresource}",) if self.subresource else ()
-        return ("auth", "can-i", self.verb, self.whole, *subresource, *inside)
-
-
-def question_of(verb: str, path: str) -> tuple[str, ...]:
-    """The arguments of ``kubectl auth can-i`` for a request; ``verb`` is a method of ``Kubectl``: ``read``.
-
-    A path such as ``/version``, which is not an object's, is a right of its own.
-    """
-    path = path.partition("?")[0]
-    match = _PATH.fullmatch(path)
-    if not match:
-        return ("auth", "can-i", "get", path)
-    verb = ("get" if match["name"] else "list") if verb == "read" else _VERBS.get(verb, verb)
-    right = Right(verb, match["resource"], match["group"] or "", match["subresource"] or "")
-    if right.resource == "namespaces" and match["name"]:
-        # A role inside a namespace may allow this one.
-        return ("auth", "can-i", verb, f"namespaces/{match['name']}", "-n", match["name"])
-    return right.question(match["namespace"] or "")
-
-
 # The tested versions of kubectl and of servers: minor numbers of 1.x.
 TESTED = (27, 37)
 # Elastic Indexed Jobs, success policies and back-off per index are enabled by default from here.
@@ -177,7 +127,7 @@ class Kubectl:
 
     def read(self, path: str) -> str:
         """Request the response as text."""
-        return self._answered("read", path, self._ask("get", "--raw", path))
+        return self._answered(path, self._ask("get", "--raw", path), warns=False)
 
     def create(self, path: str, body: Mapping[str, Any], *, dry: bool = False) -> dict[str, Any]:
         """Create an object; unknown fields are refused, as for ``kubectl apply``.
@@ -186,16 +136,16 @@ class Kubectl:
         """
         target = f"{path}?fieldManager=blobsync&fieldValidation=Strict{'&dryRun=All' if dry else ''}"
         done = self._ask("create", "--raw", target, "-f", "-", input=json.dumps(body))
-        return self._object(self._answered("create", path, done))
+        return self._object(self._answered(path, done))
 
     def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         done = self._ask("replace", "--raw", path, "-f", "-", input=json.dumps(body))
-        return self._object(self._answered("replace", path, done))
+        return self._object(self._answered(path, done))
 
     def delete(self, path: str) -> None:
         """Delete an object and all that it owns, if it exists."""
         try:
-            self._answered("delete", path, self._ask("delete", "--raw", f"{path}?propagationPolicy=Background"))
+            self._answered(path, self._ask("delete", "--raw", f"{path}?propagationPolicy=Background"))
         except JobNotFoundError:
             return
 
@@ -212,16 +162,16 @@ class Kubectl:
             "-o",
             "name",
         )
-        self._answered("patch", f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}", self._ask(*words))
+        self._answered(f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}", self._ask(*words))
 
     def execute(self, namespace: str, pod: str, container: str, *command: str) -> None:
         """Run a program in a container."""
         words = (f"--namespace={namespace}", "exec", pod, f"--container={container}", "--", *command)
-        self._answered("create", f"/api/v1/namespaces/{namespace}/pods/{pod}/exec", self._ask(*words))
+        self._answered(f"/api/v1/namespaces/{namespace}/pods/{pod}/exec", self._ask(*words))
 
     def check_versions(self) -> None:
         """Raises ``BackendUnavailableError`` for a server that is too old."""
-        answer = self._object(self._answered("read", "/version", self._ask("version", "-o", "json")))
+        answer = self._object(self._answered("/version", self._ask("version", "-o", "json"), warns=False))
         client, server = _minor(answer.get("clientVersion")), _minor(answer.get("serverVersion"))
         if server is not None and server < OLDEST_SERVER:
             raise BackendUnavailableError(
@@ -249,12 +199,12 @@ class Kubectl:
         except ProcessError as error:
             raise BackendUnavailableError(error.message, hint=_INSTALL) from error
 
-    def _answered(self, verb: str, path: str, done: Completed) -> str:
+    def _answered(self, path: str, done: Completed, *, warns: bool = True) -> str:
         if done.returncode == 0:
-            if verb != "read":
+            if warns:
                 self._pass_warnings_on(done.stderr)
             return done.stdout
-        raise self._error(verb, path, redact(done.stderr.strip()))
+        raise self._error(path, redact(done.stderr.strip()))
 
     def _pass_warnings_on(self, stderr: str) -> None:
         """Report each of the server's warnings once: https://kubernetes.io/blog/2020/09/03/warnings/."""
@@ -266,12 +216,12 @@ class Kubectl:
                 hint = "; kubernetes: {security_context: restricted} makes such pods" if asks else ""
                 self.note(f"the cluster warns: {message.removeprefix('Warning: ')}{hint}")
 
-    def _error(self, verb: str, path: str, stderr: str) -> BlobsyncError:
+    def _error(self, path: str, stderr: str) -> BlobsyncError:
         match = _REASON.search(stderr)
         if not match:
             message = _last_line(stderr)
             if _LOGGED_OUT in stderr:
-                return self._denied(verb, path, "Unauthorized", message)
+                return self._denied(path, "Unauthorized", message)
             if re.search(r"is invalid", stderr):
                 # kubectl prints the field before each error; a policy's error has none.
                 message = _joined(stderr).replace(" is invalid: : ", " is invalid: ")
@@ -284,7 +234,7 @@ class Kubectl:
         if reason in _DOUBTFUL or not (reason or _WEBHOOK.search(message)):
             return BackendFailingError(f"the cluster failed: {message}", hint="try again")
         if reason in ("Forbidden", "Unauthorized"):
-            return self._denied(verb, path, reason, message)
+            return self._denied(path, reason, message)
         if reason == "NotFound" and "namespaces" in message:
             return KubernetesRefusal(reason, f"there is no such namespace: {message}", self._make_namespace(message))
         if reason == "NotFound":
@@ -292,12 +242,12 @@ class Kubectl:
         hint = "try again in a minute" if reason == "TooManyRequests" else self._look_hint(message)
         return KubernetesRefusal(reason, f"the cluster refused the request: {message}", hint)
 
-    def _denied(self, verb: str, path: str, reason: str, message: str) -> BackendDeniedError:
-        hint = f"see what you may do: {self.shown(*question_of(verb, path))}"
+    def _denied(self, path: str, reason: str, message: str) -> BackendDeniedError:
+        hint = f"see what you may do: {self.shown('auth', 'can-i', '--list', *_in_namespace(path))}"
         if reason == "Unauthorized":
             hint = "log in again: az aks get-credentials, kubelogin, or what your cluster's provider says"
         elif quota := _QUOTA.search(message):
-            hint = f"see what is used up: {self.shown('describe', 'quota', quota[1])}{_in_namespace(path)}"
+            hint = f"see what is used up: {self.shown('describe', 'quota', quota[1], *_in_namespace(path))}"
         elif _POLICY.search(message) or _WEBHOOK.search(message):
             hint = self._look_hint(message)
         return BackendDeniedError(f"the cluster does not allow it: {message}", hint=hint)
@@ -345,10 +295,10 @@ def find_kubectl(environ: Mapping[str, str], python: str = sys.executable) -> st
     return found
 
 
-def _in_namespace(path: str) -> str:
+def _in_namespace(path: str) -> tuple[str, ...]:
     """kubectl's option for the namespace of a path."""
-    words = path.strip("/").split("/")
-    return f" -n {words[words.index('namespaces') + 1]}" if "namespaces" in words[:-1] else ""
+    match = re.search(r"/namespaces/([^/?]+)", path)
+    return ("-n", match[1]) if match else ()
 
 
 def _minor(version: object) -> int | None:

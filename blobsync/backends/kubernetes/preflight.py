@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-from blobsync.backends.kubernetes.kubectl import CLUSTER_WIDE, Kubectl, KubernetesRefusal, Right
+from blobsync.backends.kubernetes.kubectl import CLUSTER_WIDE, Kubectl, KubernetesRefusal
 from blobsync.backends.kubernetes.namespace import Place, at_a_time, demand_queue
 from blobsync.backends.kubernetes.pod_security import RESTRICTED, enforced_level
 from blobsync.backends.kubernetes.request import KubernetesRequest
@@ -16,6 +17,21 @@ OK, UNTRIED, WARN, FAIL = CheckStatus.OK, CheckStatus.UNTRIED, CheckStatus.WARN,
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _CSI_DRIVER = "blob.csi.azure.com"
+
+
+class Right(NamedTuple):
+    """One right: ``create secrets``."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    subresource: str = ""
+
+    @property
+    def words(self) -> str:
+        """The right as in a role: ``get pods/log``."""
+        whole = f"{self.resource}.{self.group}" if self.group else self.resource
+        return f"{self.verb} {whole}/{self.subresource}" if self.subresource else f"{self.verb} {whole}"
 
 
 # Rights that every job needs, and those that one with mounts needs besides.
@@ -106,13 +122,13 @@ class _Look:
         lacking = [right for right in needed if not allowed[right]]
         if lacking:
             words = ", ".join(right.words for right in lacking)
-            yield CheckResult(self._about, "rights", FAIL, f"you may not {words}", self._ask(lacking[0]))
+            yield CheckResult(self._about, "rights", FAIL, f"you may not {words}", self._ask)
         elif request is None:
             yield CheckResult(self._about, "rights", UNTRIED, "not checked: first fix what submit refuses")
         else:
             yield CheckResult(self._about, "rights", OK, f"you have the {len(needed)} rights that a job needs")
         if not allowed[_ENTER]:
-            yield CheckResult(self._about, "rights", WARN, "you may not create pods/exec: no ssh", self._ask(_ENTER))
+            yield CheckResult(self._about, "rights", WARN, "you may not create pods/exec: no ssh", self._ask)
 
     def _may(self, right: Right) -> bool:
         asked = {"verb": right.verb, "resource": right.resource}
@@ -128,8 +144,9 @@ class _Look:
         status = self._place.kubectl.create(_REVIEWS, body).get("status")
         return isinstance(status, dict) and status.get("allowed") is True
 
-    def _ask(self, right: Right) -> str:
-        words = self._place.kubectl.shown(*right.question(self._place.namespace))
+    @property
+    def _ask(self) -> str:
+        words = self._place.kubectl.shown("auth", "can-i", "--list", "-n", self._place.namespace)
         return f"see what you may do: {words}; ask the cluster's owner for it"
 
     def named(self, settings: KubernetesSettings, request: KubernetesRequest | None) -> Iterator[CheckResult]:
