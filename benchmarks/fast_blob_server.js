@@ -1,14 +1,14 @@
 // A blob server for measurements: what azcopy, rclone, obstore, the Azure SDK and blobsync ask of a block blob account,
 // from memory, at a tenth of Azurite's time a request. It believes whoever asks: no signature is looked at.
 //
-//   node fast_blob_server.js [--crc64 HOW] [--flat NUMBER] [CERTIFICATE KEY]
+//   node fast_blob_server.js [--crc64 HOW] [--flat NUMBER] [--arrow] [CERTIFICATE KEY]
 //       listens on a free port of 127.0.0.1, and says which on standard output; ends when standard input is closed.
 //       HOW it treats the CRC64 of a block (x-ms-content-crc64): check, as the service does, which is the default; ignore,
 //       as Azurite does with --loose; refuse, as Azurite does else. NUMBER empty blobs are in the folder base/tree of the
-//       container benchmark/flat.
+//       container benchmark/flat. With --arrow, who asks for a flat listing in Arrow's form gets it, as from an account that has it.
 //
 // Answers: Put Blob, Put Block, Put Block List, Get Block List, Get Blob and Get Blob Properties (ranges, If-Match), List
-// Blobs (prefix, delimiter, marker, startFrom), Delete Blob, Create and Get Container, copies from a URL of its own, and
+// Blobs (prefix, delimiter, marker, startFrom; in Arrow's form endBefore), Delete Blob, Create and Get Container, copies from a URL of its own, and
 // Lease Blob (acquire, renew, release, break at once). It checks each Content-MD5 that it is sent, and stores one for a Put
 // Blob. Of a block it checks the CRC64 as well, and tells its own where no MD5 was sent.
 // Not here: other blob types, a lease's id on other requests, changing it, snapshots, tags, batches, tiers that mean
@@ -19,6 +19,7 @@ const crypto = require("crypto");
 const fs = require("fs");
 const http = require("http");
 const https = require("https");
+const { arrowPage } = require("./arrow_page.js");
 
 const containers = new Map();
 const VERSION = "2023-11-03";
@@ -355,14 +356,35 @@ function entryOf(name, blob) {
   );
 }
 
-function list(response, box, query) {
+function asksForArrow(request, delimiter) {
+  const { accept = "", "x-ms-version": version } = request.headers;
+  return hasArrow && !delimiter && accept.includes("application/vnd.apache.arrow.stream") && version >= "2026-10-06";
+}
+
+function listArrow(response, box, prefix, from, before, most) {
+  const names = box.names();
+  const first = firstFrom(names, from);
+  let at = first;
+  const isWanted = (name) => name.startsWith(prefix) && !(before && name >= before);
+  while (at < names.length && at < first + most && isWanted(names[at])) at += 1;
+  const rows = names.slice(first, at).map((name) => [name, box.blobs.get(name)]);
+  const marker = at < names.length && isWanted(names[at]) ? names[at] : "";
+  answer(response, 200, ["Content-Type", "application/vnd.apache.arrow.stream"], arrowPage(rows, marker));
+}
+
+function list(request, response, box, query) {
   const prefix = query.get("prefix") || "";
   const delimiter = query.get("delimiter") || "";
   const most = Math.min(Number(query.get("maxresults") || 5000), 5000);
   const names = box.names();
   const entries = [];
   const start = query.get("startFrom") || "";
-  let at = firstFrom(names, query.get("marker") || (start > prefix ? start : prefix));
+  const from = query.get("marker") || (start > prefix ? start : prefix);
+  if (asksForArrow(request, delimiter)) {
+    listArrow(response, box, prefix, from, query.get("endBefore"), most);
+    return;
+  }
+  let at = firstFrom(names, from);
   while (at < names.length && names[at].startsWith(prefix) && entries.length < most) {
     const cut = delimiter ? names[at].indexOf(delimiter, prefix.length) : -1;
     if (cut < 0) {
@@ -395,7 +417,7 @@ function ofContainer(request, response, key, query) {
   } else if (!containers.has(key)) {
     throw new Failure(404, "ContainerNotFound");
   } else if (query.get("comp") === "list") {
-    list(response, containers.get(key), query);
+    list(request, response, containers.get(key), query);
   } else {
     answer(response, 200, ["ETag", '"0x1"', "Last-Modified", now()]);
   }
@@ -455,6 +477,7 @@ function receive(request, response) {
 const words = process.argv.slice(2);
 const howCrc64 = words[0] === "--crc64" ? words.splice(0, 2)[1] : "check";
 const flat = words[0] === "--flat" ? Number(words.splice(0, 2)[1]) : 0;
+const hasArrow = words[0] === "--arrow" && Boolean(words.splice(0, 1));
 if (flat) {
   const box = new Container();
   const nothing = Buffer.alloc(0);

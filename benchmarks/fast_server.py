@@ -22,17 +22,18 @@ _SCRIPT = Path(__file__).with_name("fast_blob_server.js")
 
 @contextmanager
 def fast_server(
-    *, tls: bool = False, tools: Path = TOOLS, crc64: Crc64Mode = "check", flat: int = 0
+    *, tls: bool = False, tools: Path = TOOLS, crc64: Crc64Mode = "check", flat: int = 0, arrow: bool = False
 ) -> Iterator[Emulator]:
     """A fresh one, which ends with the block and with this process.
 
     ``tools`` may have a Node.js; ``crc64`` is how it treats the CRC64 of a block. ``flat`` empty blobs are in the
-    folder ``base/tree`` of the container ``flat``.
+    folder ``base/tree`` of the container ``flat``; ``arrow``: flat listings come in Arrow's form to who asks for it.
     """
     node = ensure_node(tools, environ=os.environ, runner=ProcessRunner(), note=lambda _: None).node
     with ExitStack() as held:
         certificate = None
         words = [str(node), str(_SCRIPT), "--crc64", crc64, *(("--flat", str(flat)) if flat else ())]
+        words += ["--arrow"] if arrow else []
         if tls:
             certificate, key = make_certificate(Path(held.enter_context(tempfile.TemporaryDirectory())))
             words += [str(certificate), str(key)]

@@ -1,7 +1,8 @@
-"""Time of ``ls -r`` of one flat folder, beside rclone's: ``python -m benchmarks.long_listing [--names N]``.
+"""Time of ``ls -r`` of one flat folder, beside rclone's: ``python -m benchmarks.long_listing [--names N] [--arrow]``.
 
-The fast server lists blobs behind a line with a delay. rclone lists as it does by itself, and without
-``--fast-list``, which takes as long and more memory here.
+The fast server lists blobs behind a line with a delay. With ``--arrow`` it has Arrow's form as well, and rclone is
+told to use it and to list in parallel ranges (https://rclone.org/azureblob/#azureblob-use-arrow-list); blobsync finds
+out by itself.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from benchmarks.measure import run
 from benchmarks.tools import Blobsync, Place, Rclone
 from tests.servers.delay_proxy import delay_proxy
 
+_RCLONE_ARROW = {"RCLONE_AZUREBLOB_USE_ARROW_LIST": "true", "RCLONE_AZUREBLOB_LIST_PARALLELISM": "30"}
+
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long_listing", description=__doc__)
     parser.add_argument("--names", type=int, default=2_000_000)
     parser.add_argument("--round-trip-ms", type=float, default=40.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--arrow", action="store_true")
     parser.add_argument("--only", action="append", help="blobsync or rclone")
     options = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as folder, fast_server(flat=options.names) as server:
+    with tempfile.TemporaryDirectory() as folder, fast_server(flat=options.names, arrow=options.arrow) as server:
         scratch = Path(folder)
         tools: dict[str, Blobsync | Rclone] = {
             "blobsync": Blobsync(scratch),
@@ -37,7 +41,8 @@ def main(argv: list[str] | None = None) -> int:
                 for name in options.only or ("blobsync", "rclone"):
                     log = scratch / "names.txt"
                     command = tools[name].command("list", place)
-                    sample = run(command.argv, env=command.env, cwd=command.cwd or scratch, log=log, server=server)
+                    env = {**command.env, **(_RCLONE_ARROW if options.arrow else {})}
+                    sample = run(command.argv, env=env, cwd=command.cwd or scratch, log=log, server=server)
                     with log.open("rb") as found:
                         listed = sum(b"img_" in each for each in found)
                     log.unlink()
