@@ -73,6 +73,8 @@ def printable(text: str, *, kept: str = "") -> str:
     These are control, format and space characters but the space (``\x1b``, ``\u202e``), unless they are in ``kept``.
     Names that are not UTF-8 stay readable.
     """
+    if text.isprintable():
+        return text
     shown = "".join(char if char.isprintable() or char in kept else ascii(char)[1:-1] for char in text)
     return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()
 
