@@ -491,7 +491,6 @@ ROWS: tuple[ReadBack, ...] = (
             "emulator.server:pinned_version",
             "backends.aml.request:command_line",
             "backends.login_node:LoginNode._ask",
-            "jobspec.node_archive:_Modules.imports",
             "jobspec.node_archive:_licence",
             "jobspec.node_archive:standalone_source",
             "jobspec.node_archive:blobsync_sources",

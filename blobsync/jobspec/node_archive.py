@@ -1,24 +1,21 @@
 """The node archive: the part of blobsync that runs on compute nodes, as one zip of pure Python.
 
-It contains the modules that ``blobsync.node`` imports, and the installed urllib3. The same sources give the same bytes
+It contains the rooms that ``blobsync.node`` may call, and the installed urllib3. The same sources give the same bytes
 on every machine, and its name is its SHA-256. It is made once per version, cached in the user's state folder, and
 uploaded beside the code archive by the first job that needs it.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import io
 import re
-import sys
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from blobsync.base.errors import AccessDeniedError, ArchiveError, PreconditionFailedError
 from blobsync.base.user_folders import make_private, replace_file, state_home
@@ -29,6 +26,8 @@ from blobsync.store.protocol import ANYTHING, BlobProperties, BlobStore, Precond
 
 _PACKAGE = Path(__file__).parent.parent
 ENTRY = "blobsync.node.__main__"
+# The command line, and rooms that only it needs: none of the others imports them.
+NOT_ON_NODES = ("__main__.py", "azcopy", "backends", "cli", "emulator", "jobs", "project", "tunnels", "web")
 # The only dependency, which itself has none.
 OUTSIDE = "urllib3"
 MAIN = f"""\
@@ -72,15 +71,15 @@ def node_archive(environ: Mapping[str, str]) -> NodeArchive:
 
     Raises ``ArchiveError`` where the installed urllib3 is not pure Python.
     """
-    package, outside = _PACKAGE, _outside_folder()
-    version = _key(package, outside)
+    outside = _outside_folder()
+    version = _key(_PACKAGE, outside)
     kept = state_home(environ) / "node" / f"{version}.zip"
     # Nodes run it, so a file without our seal is ignored. Without a cache it is made again.
     with suppress(OSError):
         body = user_key(environ).opened(_SEALED, "", version, kept.read_bytes())
         if body is not None:
             return NodeArchive(body, hashlib.sha256(body).hexdigest())
-    body = pack({**blobsync_sources(package), **outside_sources(outside)})
+    body = pack({**blobsync_sources(), **outside_sources(outside)})
     with suppress(OSError):
         _keep(kept, user_key(environ).seal(_SEALED, "", version, body))
     return NodeArchive(body, hashlib.sha256(body).hexdigest())
@@ -133,84 +132,13 @@ def pack(sources: Mapping[str, bytes], main: str = MAIN) -> bytes:
     return buffer.getvalue()
 
 
-def blobsync_sources(package: Path, entry: str = ENTRY) -> dict[str, bytes]:
-    """``entry`` and all modules of ours that it imports, also indirectly and late, by name in the archive.
-
-    Without imports for type checking, and without modules that need another package than ``OUTSIDE``.
-    """
-    modules = _Modules(package)
-    found: dict[str, bytes] = {}
-    waiting = [entry]
-    while waiting:
-        name = waiting.pop()
-        file = modules.file(name)
-        if file and (path := file.relative_to(package.parent).as_posix()) not in found and not modules.lacks(file):
-            found[path] = file.read_bytes()
-            waiting += [name.rpartition(".")[0], *modules.imports(file).at_the_top, *modules.imports(file).in_functions]
-    return found
-
-
-class _Modules:
-    """The modules of a package, each parsed once."""
-
-    def __init__(self, package: Path) -> None:
-        self._package = package
-        self._known = {package.name, OUTSIDE, *sys.stdlib_module_names}
-        self._files: dict[str, Path | None] = {}
-        self._imports: dict[Path, _Imports] = {}
-        self._lacking: dict[Path, bool] = {}
-
-    def file(self, name: str) -> Path | None:
-        if name not in self._files:
-            first, *rest = name.split(".")
-            place = self._package.joinpath(*rest)
-            # The imported name may be a function.
-            files = (place / "__init__.py", place.with_suffix(".py")) if first == self._package.name else ()
-            self._files[name] = next((file for file in files if file.is_file()), None)
-        return self._files[name]
-
-    def imports(self, file: Path) -> _Imports:
-        if file not in self._imports:
-            found = _Imports(set(), set())
-            _find_imports(ast.parse(file.read_bytes()).body, found, late=False)
-            self._imports[file] = found
-        return self._imports[file]
-
-    def lacks(self, file: Path) -> bool:
-        """Whether it, or a module imported at its top, needs a package that nodes do not have."""
-        if file not in self._lacking:
-            names = self.imports(file).at_the_top
-            strange = any(name.partition(".")[0] not in self._known for name in names)
-            ours = [other for name in names if (other := self.file(name))]
-            self._lacking[file] = strange or any(self.lacks(other) for other in ours if other != file)
-        return self._lacking[file]
-
-
-class _Imports(NamedTuple):
-    """Names of imported modules, and of names imported from them."""
-
-    at_the_top: set[str]
-    in_functions: set[str]
-
-
-def _find_imports(body: Iterable[ast.AST], found: _Imports, *, late: bool) -> None:
-    """Add the imports of these statements. Only statements are looked at: an expression has none."""
-    imported = found.in_functions if late else found.at_the_top
-    for node in body:
-        if isinstance(node, ast.Import):
-            imported.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            if node.module:
-                imported.add(node.module)
-                imported.update(f"{node.module}.{alias.name}" for alias in node.names)
-        else:
-            only_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-            for name in _BODIES[1:] if only_for_types else _BODIES:
-                _find_imports(getattr(node, name, ()), found, late=late or isinstance(node, ast.FunctionDef))
-
-
-# Where a statement has others; a handler of exceptions and a case count as statements here.
-_BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
+def blobsync_sources() -> dict[str, bytes]:
+    """All modules of ours but those of ``NOT_ON_NODES``, by name in the archive."""
+    return {
+        file.relative_to(_PACKAGE.parent).as_posix(): file.read_bytes()
+        for file in _PACKAGE.rglob("*.py")
+        if file.relative_to(_PACKAGE).parts[0] not in NOT_ON_NODES
+    }
 
 
 def _outside_folder() -> Path:
