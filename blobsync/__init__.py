@@ -11,6 +11,7 @@ first used, so that ``import blobsync`` costs next to nothing.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -250,130 +251,34 @@ if TYPE_CHECKING:
 
 __version__: str
 
-# Where each name is at home, for those that ask for it; all errors are in one module.
-_ERRORS = "blobsync.base.errors"
-_HOMES = {
-    "blobsync.base.events": (
-        "BytesMoved",
-        "BytesReused",
-        "Connected",
-        "Disconnected",
-        "Event",
-        "Expected",
-        "FilesCounted",
-        "FilesDone",
-        "Hashing",
-        "Listener",
-        "Looked",
-        "Moving",
-        "Note",
-        "Phase",
-        "UnderWay",
-        "WorkerMoved",
-    ),
-    "blobsync.base.errors": ("FailureCode", "FileFailure", "Retry"),
-    "blobsync.base.exit_codes": ("ExitCode",),
-    "blobsync.base.file_states": ("FileState", "LocalState", "RemoteState"),
-    "blobsync.base.locations": ("BlobContainer", "BlobLocation"),
-    "blobsync.base.plan_reasons": ("Reason",),
-    "blobsync.local.lock_files": ("Lock",),
-    "blobsync.local.mark_complete": ("mark_complete",),
-    "blobsync.local.trash": ("TrashedFile",),
-    "blobsync.base.version": ("__version__",),
-    "blobsync.code.packed_files": ("CodeDecision", "CodeFile"),
-    "blobsync.code.git": ("GitState",),
-    "blobsync.code.project_code": ("Code", "CodeOptions", "CodeResult", "CodeState"),
-    "blobsync.code.secrets": ("PossibleSecret",),
-    "blobsync.code.snapshot": ("CodeSnapshot", "HashedFile"),
-    "blobsync.config.mapping": ("PathName", "Paths", "Resolution"),
-    "blobsync.config.model": (
-        *("BucketAccess", "CheckpointRule", "Cluster", "CodeEntry", "Docker", "FolderEntry", "ListedFile"),
-        *("StorageAccount", "WebFiles"),
-    ),
-    "blobsync.backends.aml.computes": ("Compute", "ComputeRequest", "Computes", "NodeBounds"),
-    "blobsync.backends.protocol": ("ClusterSummary", "Holder"),
-    "blobsync.jobs.array_job": ("ArrayJob",),
-    "blobsync.jobs.task_table": ("TaskRow",),
-    "blobsync.jobs.compare": ("ComparedFact", "ComparedCode", "ComparedJobs"),
-    "blobsync.jobs.queries": ("Diagnosis", "JobLog", "JobName", "JobPage", "JobReport", "LogLine"),
-    "blobsync.jobs.service": ("Attempt", "Cancellation", "Command", "PlannedJob", "Resubmission"),
-    "blobsync.jobs.states": ("JobList",),
-    "blobsync.jobs.record": ("JobFilter", "JobRecord", "JobTask"),
-    "blobsync.jobs.logs": ("FetchedLogs",),
-    "blobsync.jobs.outputs": ("CopiedOutputs", "JobOutputs", "OutputFile"),
-    "blobsync.jobs.failure_causes": ("Cause", "FoundCause"),
-    "blobsync.jobspec.spec": (
-        *(
-            "CodeRef",
-            "FolderLink",
-            "JobOptions",
-            "JobRef",
-            "JobSpec",
-            "JobState",
-            "LogMirror",
-            "NodeArchiveRef",
-            "NodeChange",
-        ),
-        *("RunInfo", "StateChange", "TaskArray", "TaskInfo"),
-    ),
-    "blobsync.jobspec.submit_options": ("SubmitKeywords",),
-    "blobsync.jobs.submit": ("Submitted",),
-    "blobsync.tunnels.node_apps": ("TunnelRequest",),
-    "blobsync.tunnels.job_tunnel": ("JobTunnel",),
-    "blobsync.tunnels.named": ("NamedTunnel", "TunnelState", "Tunnels"),
-    "blobsync.project.locks": ("LockChange", "LockComparison", "LockReport"),
-    "blobsync.project.transfer_history": ("RunningTransfer", "TransferEntry"),
-    "blobsync.keep.listing": ("Checkpoint",),
-    "blobsync.plan.progress": ("Progress", "WorkerProgress"),
-    "blobsync.plan.saved_plan": ("SavedPlan",),
-    "blobsync.plan.transfer_options": ("EngineName", "Keep", "Links", "TransferKeywords", "TransferOptions"),
-    "blobsync.plan.transfer_plan": (
-        "Action",
-        "Direction",
-        "EngineChoice",
-        "FileAction",
-        "Part",
-        "PlanPart",
-        "ProcessChoice",
-        "Route",
-        "Shape",
-        "SpreadPlan",
-        "TransferPlan",
-    ),
-    "blobsync.plan.transfer_result": ("TransferResult",),
-    "blobsync.project.api": ("Project",),
-    "blobsync.project.browse": ("Beginning", "ListingEntry", "PathStatus", "Usage"),
-    "blobsync.project.progress_listeners": ("OnProgress",),
-    "blobsync.project.content": ("FileDifference",),
-    "blobsync.project.folders": ("FolderName", "FolderStatus"),
-    "blobsync.project.job_writes": ("WritingJob",),
-    "blobsync.project.jobs": ("Jobs",),
-    "blobsync.project.keeper_records": ("KeeperState",),
-    "blobsync.project.keep": ("KeepResult", "Keeping", "KeptRound"),
-    "blobsync.project.open_jobs": ("open_jobs",),
-    "blobsync.project.removal": ("Deletion", "Removal"),
-    "blobsync.project.trash": ("Restored",),
-    "blobsync.project.sharing": ("Link",),
-    "blobsync.project.status": ("EntryStatus", "FileTally", "ProjectStatus"),
-    "blobsync.project.transfer": ("Transfer",),
-    "blobsync.project.verify": ("ComparedFile", "VerifyReport"),
-    "blobsync.store.protocol": ("BlobInfo", "Checksum"),
-}
 # In their rooms it goes without saying what they are about.
-_NAMES_AT_HOME = {"CodeDecision": "Decision", "JobState": "State"}
+_RENAMED = {"Decision": "CodeDecision", "State": "JobState"}
+
+
+@cache
+def _homes() -> dict[str, tuple[str, str]]:
+    """The module of each public name, and its name there: the imports above say it, which nothing carries out."""
+    import pkgutil
+    import re
+
+    source = (pkgutil.get_data(__name__, "__init__.py") or b"").decode()
+    found: dict[str, tuple[str, str]] = {}
+    for module, some, one_line in re.findall(r"\n    from (blobsync\.[\w.]+) import (?:\(([^)]*)\)|(.*))", source):
+        for name in re.findall(r"(\w+)(?: as \w+)?", some or one_line):
+            found[_RENAMED.get(name, name)] = (module, name)
+    return found
 
 
 def __getattr__(name: str) -> object:
     if name == "__all__":
         return __dir__()
-    home = next((home for home, names in _HOMES.items() if name in names), _ERRORS if name.endswith("Error") else "")
-    value: object = getattr(import_module(home), _NAMES_AT_HOME.get(name, name), None) if home else None
-    if value is None:
+    home, at_home = ("blobsync.base.version", name) if name == "__version__" else _homes().get(name, ("", ""))
+    if not home:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(home), at_home)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    errors = (name for name in vars(import_module(_ERRORS)) if name.endswith("Error"))
-    return sorted({*errors, *(name for names in _HOMES.values() for name in names)})
+    return sorted([*_homes(), "__version__"])

@@ -240,7 +240,7 @@ def test_what_type_checkers_see_is_what_is_there() -> None:
         for alias in node.names
     }
     renamed = {"Decision", "State"} ^ {"CodeDecision", "JobState"}
-    assert seen ^ {"annotations", "import_module", "TYPE_CHECKING"} ^ renamed == set(PUBLIC) - {"__version__"}
+    assert seen ^ {"annotations", "cache", "import_module", "TYPE_CHECKING"} ^ renamed == set(PUBLIC) - {"__version__"}
 
 
 @pytest.mark.parametrize("value", [blobsync.Project, blobsync.Jobs, blobsync.TransferOptions, blobsync.Progress])

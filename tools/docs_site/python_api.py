@@ -90,15 +90,8 @@ def _defines(node: ast.stmt) -> tuple[str, ...]:
 
 
 def public_names() -> list[PublicName]:
-    """All of them, sorted, but the version: from what type checkers read, which a test holds to ``dir(blobsync)``."""
-    renamed = {at_home: name for name, at_home in blobsync._NAMES_AT_HOME.items()}
-    found = [
-        PublicName(renamed.get(alias.name, alias.name), node.module, alias.name)
-        for node in ast.walk(_source("blobsync"))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("blobsync.") and node.module
-        for alias in node.names
-    ]
-    return sorted(found, key=lambda each: each.name)
+    """All of them, sorted, but the version."""
+    return [PublicName(name, *home) for name, home in sorted(blobsync._homes().items())]
 
 
 def anchor(title: str) -> str:
