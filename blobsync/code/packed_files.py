@@ -181,16 +181,14 @@ def why(rules: CodeRules, path: str) -> Decision:
 
 
 def _end_of_why(rules: CodeRules, ignore: IgnoreRules, path: str) -> Decision:
-    status = os.lstat(rules.root / path)
+    local = rules.root / path
+    status = os.lstat(local)
     folder = stat.S_ISDIR(status.st_mode)
     if folder:
-        with os.scandir(rules.root / path) as entries:
-            if marked := _marked(rules.root / path, {entry.name for entry in entries}):
-                return Decision(path, included=False, reason=marked)
-    elif refused := _refused(rules, path, status):
+        if marked := _marked(local, set(os.listdir(local))):
+            return Decision(path, included=False, reason=marked)
+    elif refused := _refused(rules, path, status, os.readlink(local) if stat.S_ISLNK(status.st_mode) else ""):
         return refused
-    elif stat.S_ISLNK(status.st_mode) and _leads_out(path, os.readlink(rules.root / path)):
-        return Decision(path, included=False, reason="a link that points outside the project")
     rule = ignore.decide(path, folder=folder)
     size = None if folder else status.st_size
     if rule is None:
@@ -241,11 +239,7 @@ class _Walk:
         except OSError as error:
             raise local_error(error, entry.path) from error
         _check_utf8(path, target)
-        refused = _refused(self.rules, path, status)
-        if target and _leads_out(path, target):
-            # A node would refuse such an archive: the link has another target there.
-            refused = Decision(path, included=False, reason=f"a link that points outside the project, to {target}")
-        if refused:
+        if refused := _refused(self.rules, path, status, target):
             self.left_out.append(refused)
             return None
         if target:
@@ -353,12 +347,15 @@ def _marked(folder: Path, names: set[str]) -> str | None:
     return None
 
 
-def _refused(rules: CodeRules, path: str, status: os.stat_result) -> Decision | None:
+def _refused(rules: CodeRules, path: str, status: os.stat_result, target: str = "") -> Decision | None:
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
         return Decision(path, included=False, reason="neither a file, a folder nor a link")
     if status.st_size > rules.max_file_size:
         reason = f"larger than max_file_size ({rules.max_file_size / 1e6:g} MB)"
         return Decision(path, included=False, reason=reason, size=status.st_size)
+    if target and _leads_out(path, target):
+        # A node would refuse such an archive: the link has another target there.
+        return Decision(path, included=False, reason=f"a link that points outside the project, to {target}")
     return None
 
 
