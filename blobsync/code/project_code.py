@@ -12,12 +12,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
+from blobsync.base.background_calls import Ahead
 from blobsync.base.errors import ArchiveError, BlobNotFoundError, ConfigError, StorageError
 from blobsync.base.events import Listener, Looked, Note, Phase
 from blobsync.base.locations import BlobLocation
@@ -156,10 +156,9 @@ class Code:
     def current_state(self) -> CodeState:
         """The code now, without any network. Raises ``ArchiveError`` and its kin."""
         cache, secrets = self._project.state.folder("code") / "files.json", self._options.allow_secrets
-        with ThreadPoolExecutor(1) as pool:
-            git = pool.submit(ask_git, self._project.root, self._runner, self._project.environ)
-            snapshot = _steadily(lambda: take_snapshot(self._rules(), cache, allow_secrets=secrets))
-            report = git.result()
+        git = Ahead(ask_git, self._project.root, self._runner, self._project.environ)
+        snapshot = _steadily(lambda: take_snapshot(self._rules(), cache, allow_secrets=secrets))
+        report = git.result()
         if not snapshot.files:
             raise ArchiveError(
                 f"nothing to pack in {self._project.root}",

@@ -17,12 +17,12 @@ import secrets
 import struct
 import time
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import Lock
 from typing import BinaryIO
 
+from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import (
     AccessDeniedError,
     ArchiveError,
@@ -80,9 +80,8 @@ def published_digest(place: CodePlace) -> str | None:
 
 def look_up_code(place: CodePlace, digest: str) -> RemoteCode:
     """The published state for an archive of ``digest``: two requests in parallel."""
-    with ThreadPoolExecutor(1) as pool:
-        kept = pool.submit(place.store.head, place.kept(digest))
-        return RemoteCode(published_digest(place), kept.result() is not None)
+    kept = Ahead(place.store.head, place.kept(digest))
+    return RemoteCode(published_digest(place), kept.result() is not None)
 
 
 def publish_archive(
@@ -141,41 +140,32 @@ def _upload(
         info = store.put(name, body, md5=hashlib.md5(body).digest(), properties=properties, condition=condition)
         listener.emit(BytesMoved(size))
     else:
-        ids, md5 = _upload_blocks(store, name, stream, listener)
+        ids, md5 = _upload_blocks(store, name, stream, size, listener)
         info = store.put_block_list(name, ids, size=size, md5=md5, properties=properties, condition=condition)
     listener.emit(FilesDone([name]))
     return info
 
 
-def _upload_blocks(store: BlobStore, name: str, stream: BinaryIO, listener: Listener) -> tuple[list[str], bytes]:
+def _upload_blocks(
+    store: BlobStore, name: str, stream: BinaryIO, size: int, listener: Listener
+) -> tuple[list[str], bytes]:
     # Two uploads of one name at once must not mix their blocks.
     run = secrets.token_hex(8)
-    whole = hashlib.md5()
-    ids: list[str] = []
-    waiting: deque[Future[None]] = deque()
+    ids, whole, reading = list[str](), hashlib.md5(), Lock()
 
-    def send(block_id: str, body: bytes) -> None:
+    def send(_: int) -> None:
+        # The thread that sends a block also reads it, so no others are in memory.
+        with reading:
+            body = stream.read(_BLOCK)
+            whole.update(body)
+            block_id = base64.b64encode(f"{run}{len(ids):08d}".encode()).decode()
+            ids.append(block_id)
         store.put_block(name, block_id, body)
         listener.emit(BytesMoved(len(body)))
 
-    pool = ThreadPoolExecutor(_THREADS)
-    try:
-        for number, body in enumerate(_blocks(stream)):
-            whole.update(body)
-            ids.append(base64.b64encode(f"{run}{number:08d}".encode()).decode())
-            waiting.append(pool.submit(send, ids[-1], body))
-            if len(waiting) > _THREADS:
-                waiting.popleft().result()
-        while waiting:
-            waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    for _ in side_by_side(send, range(-(-size // _BLOCK)), _THREADS):
+        pass
     return ids, whole.digest()
-
-
-def _blocks(stream: BinaryIO) -> Iterator[bytes]:
-    while body := stream.read(_BLOCK):
-        yield body
 
 
 # The local header of a member, without its name. PKWARE, APPNOTE.TXT 4.3.7.

@@ -13,12 +13,11 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blobsync.base.background_calls import usable_cores
+from blobsync.base.background_calls import side_by_side, usable_cores
 from blobsync.base.errors import LocalFileError, SecretsFoundError
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.plain_json import parse_json
@@ -133,9 +132,8 @@ def digest_of(files: Iterable[HashedFile]) -> str:
 
 def _hash_all(root: Path, files: Sequence[CodeFile]) -> Iterator[HashedFile]:
     batches = [files[start : start + _BATCH] for start in range(0, len(files), _BATCH)]
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        for hashed in pool.map(lambda batch: [_hash(root, file) for file in batch], batches):
-            yield from hashed
+    for hashed in side_by_side(lambda batch: [_hash(root, file) for file in batch], batches, usable_cores()):
+        yield from hashed
 
 
 def _hash(root: Path, file: CodeFile) -> HashedFile:

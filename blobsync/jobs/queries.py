@@ -554,9 +554,7 @@ def with_others(
         problem = f"cluster {cluster.name}: {error.message}; jobs that this project did not submit are not shown"
         return replace(found, problems=(*found.problems, problem))
     others = (_record(context, cluster, one) for one in seen if not context.history.holds(one.spec.run_id))
-    newest = sorted((*found.records, *others), key=lambda record: record.submitted, reverse=True)
-    shown = tuple(newest[:limit])
-    return replace(found, records=shown, experiment=experiment, more=found.more + len(newest) - len(shown))
+    return _joined(replace(found, experiment=experiment), others, limit)
 
 
 def _with_shared(
@@ -568,10 +566,14 @@ def _with_shared(
     listed = _experiment_cluster(context, cluster)
     shared = newest_shared(context, limit or DEFAULT_LIMIT, cluster, listed.name if listed else "")
     others = (one for one in shared.records if not states or one.state in states)
+    return _joined(replace(found, problems=(*found.problems, *shared.problems)), others, limit)
+
+
+def _joined(found: JobList, others: Iterable[JobRecord], limit: int | None) -> JobList:
+    """The newest of the list and of the others."""
     newest = sorted((*found.records, *others), key=lambda record: record.submitted, reverse=True)
     shown = tuple(newest[:limit])
-    more = found.more + len(newest) - len(shown)
-    return replace(found, records=shown, problems=(*found.problems, *shared.problems), more=more)
+    return replace(found, records=shown, more=found.more + len(newest) - len(shown))
 
 
 def _experiment_cluster(context: JobContext, name: str | None) -> Cluster | None:

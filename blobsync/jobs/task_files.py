@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
 from blobsync.base.file_states import regular_only
 from blobsync.base.plain_json import parse_json
@@ -77,8 +77,8 @@ def _bodies(context: JobContext, record: JobRecord, file: str) -> Iterator[tuple
         there = {blob.name for blob in store.list_blobs(f"{base_name}/") if blob.size <= _MOST_BYTES}
         blobs = {number: f"{base_name}/{number}/{name}" for number in numbers}
         wanted = [number for number in numbers if blobs[number] in there]
-        with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            yield from zip(wanted, pool.map(lambda number: _in_container(store, blobs[number]), wanted), strict=True)
+        read = side_by_side(lambda number: _in_container(store, blobs[number]), wanted, _AT_A_TIME)
+        yield from zip(wanted, read, strict=True)
 
 
 def _on_disk(path: Path) -> bytes | None:
