@@ -301,6 +301,20 @@ def run_detached(work: Callable[[], object], seconds: int) -> None:
         os._exit(0)
 
 
+def why_it_fails(runner: ProcessRunner, argv: Sequence[str], timeout: float) -> str | None:
+    """Why a command cannot run here, as its last line on standard error says it; None if it can."""
+    try:
+        done = runner.run(argv, timeout=timeout)
+    except ProcessError as error:
+        return error.message
+    last = done.stderr.strip().rpartition("\n")[2]
+    return (last or f"{_program(argv)} failed") if done.returncode else None
+
+
+# Says whether docker's daemon answers.
+DOCKER_VERSION = ("docker", "version", "--format", "{{.Server.Version}}")
+
+
 def python_module(name: str) -> tuple[str, ...]:
     """The first words of an argv that runs a module with this Python, whatever the current folder is.
 

@@ -10,8 +10,8 @@ import os
 import shutil
 from pathlib import Path
 
-from blobsync.base.errors import ArchiveError, BackendUnavailableError, ConfigError, ProcessError
-from blobsync.base.process import ProcessRunner
+from blobsync.base.errors import ArchiveError, BackendUnavailableError, ConfigError
+from blobsync.base.process import DOCKER_VERSION, ProcessRunner, why_it_fails
 from blobsync.code.snapshot import CodeSnapshot
 from blobsync.config.model import Cluster
 
@@ -42,18 +42,10 @@ def image_of(cluster: Cluster) -> str:
 
 def check_docker(runner: ProcessRunner) -> None:
     """Raise ``BackendUnavailableError`` if docker is not installed or its daemon does not answer."""
-    try:
-        done = runner.run(["docker", "version", "--format", "{{.Server.Version}}"], timeout=_DOCKER_PATIENCE)
-    except ProcessError as error:
+    if problem := why_it_fails(runner, DOCKER_VERSION, _DOCKER_PATIENCE):
         raise BackendUnavailableError(
-            "initc needs docker, which is not installed",
-            hint="install docker, or use 'blobsync init' and let the job compile",
-        ) from error
-    if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        raise BackendUnavailableError(
-            f"initc needs docker, and its daemon does not respond: {last[0]}",
-            hint="start it (sudo systemctl start docker), or use 'blobsync init' and let the job compile",
+            f"initc needs docker, which does not answer: {problem}",
+            hint="install it, or start it (sudo systemctl start docker), or use 'blobsync init': the job compiles then",
         )
 
 

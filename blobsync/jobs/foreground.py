@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.backends.local.local_backend import count_gpus, visible_gpus
-from blobsync.base.errors import BlobsyncError, ConfigError, ProcessError
-from blobsync.base.process import ProcessRunner, python_module
+from blobsync.base.errors import BlobsyncError, ConfigError
+from blobsync.base.process import DOCKER_VERSION, ProcessRunner, python_module, why_it_fails
 from blobsync.config.model import Cluster
 from blobsync.config.trusted_docker import DockerArgs, demand_docker
 from blobsync.config.trusted_links import TRUSTED_LINKS
@@ -84,12 +84,7 @@ def docker_problem(cluster: Cluster, process: ProcessRunner) -> str | None:
     """Why docker is not used; empty when it is not asked for, None when it can be."""
     if not (cluster.use_custom_docker and cluster.docker.reference):
         return ""
-    try:
-        done = process.run(("docker", "version", "--format", "{{.Server.Version}}"), timeout=_DOCKER_SECONDS)
-    except ProcessError as error:
-        return error.message
-    lines = done.stderr.strip().splitlines()
-    return (lines[-1] if lines else "docker version failed") if done.returncode else None
+    return why_it_fails(process, DOCKER_VERSION, _DOCKER_SECONDS)
 
 
 def arrange(

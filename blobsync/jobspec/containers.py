@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from blobsync.base.errors import JobError, ProcessError
+from blobsync.base.errors import JobError
 from blobsync.base.exit_codes import SETUP_FAILED_EXIT
-from blobsync.base.process import ProcessRunner
+from blobsync.base.process import DOCKER_VERSION, ProcessRunner, why_it_fails
 from blobsync.jobspec.spec import JobSpec
 
 OPTION = "container"
@@ -22,10 +22,10 @@ _DAEMONS, _FILES = ("docker", "podman"), ("apptainer", "singularity")
 RUNTIMES = (*_DAEMONS, *_FILES)
 _ORDER: Mapping[str, tuple[str, ...]] = {"local": RUNTIMES, "slurm": (*_FILES, "podman", "docker")}
 _PROBES: Mapping[str, tuple[str, ...]] = {
-    "docker": ("version", "--format", "{{.Server.Version}}"),
-    "podman": ("info", "--format", "{{.Version.Version}}"),
-    "apptainer": ("--version",),
-    "singularity": ("--version",),
+    "docker": DOCKER_VERSION,
+    "podman": ("podman", "info", "--format", "{{.Version.Version}}"),
+    "apptainer": ("apptainer", "--version"),
+    "singularity": ("singularity", "--version"),
 }
 _PROBE_SECONDS = 30.0
 
@@ -100,7 +100,7 @@ def find_runtime(wanted: WantedImage, platform: str, process: ProcessRunner) -> 
     """The first runtime that works here. Raises ``JobError`` that names the key, and the reason for each."""
     problems = []
     for name in candidates(wanted, platform):
-        problem = _problem(name, process)
+        problem = why_it_fails(process, _PROBES[name], _PROBE_SECONDS)
         if problem is None:
             return Runtime(name)
         problems.append(f"{name}: {problem}")
@@ -109,15 +109,6 @@ def find_runtime(wanted: WantedImage, platform: str, process: ProcessRunner) -> 
         hint="install one of them, name another with docker: {runtime: NAME}, or run the command without the image:"
         " use_custom_docker: false",
     )
-
-
-def _problem(name: str, process: ProcessRunner) -> str | None:
-    try:
-        done = process.run((name, *_PROBES[name]), timeout=_PROBE_SECONDS)
-    except ProcessError:
-        return "not installed, or no answer"
-    lines = done.stderr.strip().splitlines()
-    return (lines[-1] if lines else "does not work") if done.returncode else None
 
 
 def source_of(image: str, runtime: Runtime) -> str:
