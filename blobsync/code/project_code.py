@@ -346,15 +346,7 @@ class Code:
         return code_rules(project.cluster, max_file_size=self._options.max_file_size, environ=project.environ)
 
     def _entry(self) -> CodeEntry:
-        cluster = self._project.cluster
-        if cluster.code is None:
-            raise ConfigError(
-                "does not say where to upload the code",
-                file=cluster.file,
-                key="config_param.code_path",
-                hint="add code_path: {azure_blob_config_file: FILE, path: path/to/code.zip} below config_param",
-            )
-        return cluster.code
+        return code_entry_of(self._project.cluster)
 
     def _place(self) -> CodePlace:
         entry = self._entry()
@@ -381,6 +373,18 @@ class Code:
             yield scratch
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def code_entry_of(cluster: Cluster) -> CodeEntry:
+    """Where the code of a cluster is. Raises ``ConfigError`` if its file does not say so."""
+    if cluster.code is None:
+        raise ConfigError(
+            "does not say where the code is",
+            file=cluster.file,
+            key="config_param.code_path",
+            hint="add code_path: {azure_blob_config_file: FILE, path: path/to/code.zip}, then blobsync init",
+        )
+    return cluster.code
 
 
 def _copy_tree(state: CodeState, tree: Path) -> None:

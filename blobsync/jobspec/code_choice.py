@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from blobsync.base.errors import ArchiveError, ConfigError, NothingMatchedError, UntrustedCodeError, UsageError
-from blobsync.code.project_code import Code, CodeProject, CodeState
+from blobsync.base.errors import ArchiveError, NothingMatchedError, UntrustedCodeError, UsageError
+from blobsync.code.project_code import Code, CodeProject, CodeState, code_entry_of
 from blobsync.config.model import Cluster, CodeEntry
 from blobsync.config.trusted_code import (
     KnownCode,
@@ -93,14 +93,7 @@ def choose_code(project: CodeProject, options: CodeOptions = _LAST) -> CodeChoic
 
 def code_entry(cluster: Cluster, *, init: bool = False) -> CodeEntry | None:
     """The blob folder of jobs' code; None: the project's folder itself. Raises ``ConfigError``. Pure."""
-    if cluster.code is None and (cluster.platform != "local" or init):
-        raise ConfigError(
-            "does not say where the code is",
-            file=cluster.file,
-            key="config_param.code_path",
-            hint="add code_path: {azure_blob_config_file: FILE, path: path/to/code.zip}, then blobsync init",
-        )
-    return cluster.code
+    return code_entry_of(cluster) if cluster.platform != "local" or init else cluster.code
 
 
 def demand_known(root: Path, ref: CodeRef | None, run_id: str, *, is_ours: bool, environ: Mapping[str, str]) -> None:
