@@ -157,7 +157,12 @@ if TYPE_CHECKING:
         JobReport as JobReport,
         LogLine as LogLine,
     )
-    from blobsync.jobs.record import JobFilter as JobFilter, JobRecord as JobRecord, JobTask as JobTask
+    from blobsync.jobs.record import (
+        JobFilter as JobFilter,
+        JobList as JobList,
+        JobRecord as JobRecord,
+        JobTask as JobTask,
+    )
     from blobsync.jobs.service import (
         Attempt as Attempt,
         Cancellation as Cancellation,
@@ -165,7 +170,6 @@ if TYPE_CHECKING:
         PlannedJob as PlannedJob,
         Resubmission as Resubmission,
     )
-    from blobsync.jobs.states import JobList as JobList
     from blobsync.jobs.submit import Submitted as Submitted
     from blobsync.jobs.task_table import TaskRow as TaskRow
     from blobsync.jobspec.spec import (

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 from blobsync.ancestors.batchai_job import BatchAiJob, Image, JobDirectory, Toolkit, Volume
 from blobsync.ancestors.json_part import JsonPart, ReadKeys
 from blobsync.base.errors import JobError
-from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.redaction import is_secret_name
 from blobsync.config.yaml_document import Document
 
@@ -21,7 +21,6 @@ from blobsync.config.yaml_document import Document
 RECORDED = "job_file"
 _VOLUME = ("path", "kind", "account", "container", "share")
 _IMAGE = ("name", "server", "username", "shm_size")
-_Made = TypeVar("_Made")
 
 
 def record_job(job: BatchAiJob) -> str:
@@ -64,14 +63,14 @@ def _read(values: dict[str, Any]) -> tuple[BatchAiJob, tuple[str, ...]]:
     job = BatchAiJob(
         nodes=int(values["nodes"]),
         file=file,
-        toolkit=_checked(Toolkit(**values["toolkit"])),
+        toolkit=made_of(Toolkit, values["toolkit"]),
         std_prefix=str(values["std_prefix"]),
         volumes=tuple(_volume(one, file) for one in values["volumes"]),
-        inputs=tuple(_checked(JobDirectory(**one)) for one in values["inputs"]),
-        outputs=tuple(_checked(JobDirectory(**one)) for one in values["outputs"]),
+        inputs=tuple(made_of(JobDirectory, one) for one in values["inputs"]),
+        outputs=tuple(made_of(JobDirectory, one) for one in values["outputs"]),
         setup=tuple(map(str, values["setup"])),
         env={str(name): str(value) for name, value in values["env"].items()},
-        image=_checked(Image(**values["image"])) if values["image"] else None,
+        image=made_of(Image, values["image"]) if values["image"] else None,
         seconds=None if values["seconds"] is None else int(values["seconds"]),
         priority=str(values["priority"]),
     )
@@ -81,8 +80,3 @@ def _read(values: dict[str, Any]) -> tuple[BatchAiJob, tuple[str, ...]]:
 def _volume(values: Mapping[str, Any], file: JsonPart) -> Volume:
     path, kind, account, container, share = (str(values[name]) for name in _VOLUME)
     return Volume(path, kind, file, account, container, share, read_only=values.get("read_only") is True)
-
-
-def _checked(made: _Made) -> _Made:
-    demand_types(made)
-    return made

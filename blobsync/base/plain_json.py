@@ -6,9 +6,14 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
+from enum import Enum
 from functools import lru_cache
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from itertools import repeat
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+
+_T = TypeVar("_T")
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -40,17 +45,27 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
     return found
 
 
-def demand_types(made: object) -> None:
-    """Raise ``ValueError`` if a field of a dataclass that was filled from JSON does not have its declared type.
+def made_of(kind: type[_T], values: object, *, newer: bool = False) -> _T:
+    """The dataclass ``kind`` from what :func:`dataclasses.asdict` or ``astuple`` of one became in JSON.
 
-    Knows the types that JSON has, tuples and mappings of them, unions, the words of a ``Literal``, and other
-    dataclasses. Of a ``TypedDict`` it demands only that it is a mapping: its values may be of another version of
-    blobsync.
+    Lists become tuples, words members of an ``Enum``, and objects other dataclasses, as the fields declare it; what is
+    missing has the field's default. Of a ``TypedDict`` it demands only that it is a mapping: its values may be of
+    another version of blobsync. ``newer``: fields that ``kind`` does not have are left out, as of a newer version.
+    Raises ``ValueError`` for anything else.
     """
-    kind: Any = type(made)
-    for name, hint in _fields(kind).items():
-        if not _fits(getattr(made, name), hint):
-            raise ValueError(f"{name} has the wrong type")
+    made: Any = kind
+    hints = _fields(made)
+    if isinstance(values, list) and len(values) <= len(hints):
+        values = dict(zip(hints, values, strict=False))
+    if not isinstance(values, dict):
+        raise ValueError(f"it is no {kind.__name__}")
+    if unknown := [name for name in values if name not in hints and not newer]:
+        raise ValueError(f"{unknown[0]!a} is no field of a {kind.__name__}")
+    found = {name: _made(name, value, hints[name], newer=newer) for name, value in values.items() if name in hints}
+    try:
+        return cast("_T", made(**found))
+    except TypeError as error:
+        raise ValueError(f"fields of a {kind.__name__} are missing") from error
 
 
 @lru_cache(maxsize=64)
@@ -59,29 +74,40 @@ def _fields(kind: Any) -> dict[str, Any]:
     return {each.name: hints[each.name] for each in dataclasses.fields(kind)}
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _made(name: str, value: Any, hint: Any, *, newer: bool) -> Any:
+    """The value of a field, or one value in it."""
     if hint is str or hint is bool:
         # The common case; logs have many rows.
-        return isinstance(value, hint)
-    if hint is int or hint is float:
+        fits = isinstance(value, hint)
+    elif hint is int or hint is float:
         # 1e999 is read as infinity.
-        return isinstance(value, (int, hint)) and not isinstance(value, bool) and abs(value) != math.inf
-    origin, args = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return True
-    if hint is None or hint is NoneType:
-        return value is None
-    if origin in (UnionType, Union, Literal):
-        return any(value == each if origin is Literal else _fits(value, each) for each in args)
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(each, args[0]) for each in value)
-    if origin is Mapping:
-        return isinstance(value, dict) and all(_fits(k, args[0]) and _fits(v, args[1]) for k, v in value.items())
-    if not isinstance(value, dict if is_typeddict(hint) else hint):
-        return False
-    if dataclasses.is_dataclass(value):
-        demand_types(value)
-    return True
+        fits = isinstance(value, (int, hint)) and not isinstance(value, bool) and abs(value) != math.inf
+    elif isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(value)
+    elif hasattr(hint, "__dataclass_fields__"):
+        return made_of(hint, value, newer=newer)
+    elif origin := get_origin(hint):
+        return _made_of_several(name, value, origin, get_args(hint), newer=newer)
+    else:
+        fits = hint is Any or isinstance(value, dict if is_typeddict(hint) else hint)
+    if not fits:
+        raise ValueError(f"{name} has the wrong type")
+    return value
+
+
+def _made_of_several(name: str, value: Any, origin: Any, args: tuple[Any, ...], *, newer: bool) -> Any:
+    if origin is Literal and value in args:
+        return value
+    if origin in (UnionType, Union):
+        for each in args:
+            with suppress(ValueError):
+                return _made(name, value, each, newer=newer)
+    if origin is tuple and isinstance(value, list):
+        kinds = repeat(args[0], len(value)) if args[-1] is Ellipsis else args
+        return tuple(_made(name, each, kind, newer=newer) for each, kind in zip(value, kinds, strict=True))
+    if origin is Mapping and isinstance(value, dict):
+        return {key: _made(name, each, args[1], newer=newer) for key, each in value.items()}
+    raise ValueError(f"{name} has the wrong type")
 
 
 def plain(value: Any) -> Any:

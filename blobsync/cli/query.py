@@ -26,8 +26,7 @@ from blobsync.jobs.state_notes import state_line
 
 if TYPE_CHECKING:
     from blobsync.jobs.logs import FetchedLogs
-    from blobsync.jobs.record import JobRecord
-    from blobsync.jobs.states import JobList
+    from blobsync.jobs.record import JobList, JobRecord
     from blobsync.project.jobs import Jobs
 
 DEFAULT_MAX = 20

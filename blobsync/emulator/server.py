@@ -22,7 +22,7 @@ from pathlib import Path
 
 from blobsync.base.errors import EmulatorError
 from blobsync.base.locations import BlobContainer
-from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.base.process_identity import ProcessMark
 from blobsync.base.redaction import Secret
@@ -223,12 +223,10 @@ class Emulator:
     def status(self) -> EmulatorState | None:
         """The server that :meth:`start` started, if it is alive; removes a stale record."""
         try:
-            raw = parse_object(self._state_file().read_text(encoding="utf-8"))
-            state = EmulatorState(**{**raw, "accounts": tuple(raw["accounts"])})
-            demand_types(state)
+            state = made_of(EmulatorState, parse_object(self._state_file().read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError):
             state = None
         if state is None or not self._is_ours(state.pid):
             self._state_file().unlink(missing_ok=True)

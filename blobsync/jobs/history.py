@@ -11,11 +11,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from blobsync.ancestors.batchai_runtime import renewed
 from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError, UnsafeNameError
-from blobsync.base.plain_json import demand_types, parse_json
+from blobsync.base.plain_json import made_of, parse_json
 from blobsync.jobs import timeline
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.recorded_cluster import Home
@@ -235,7 +235,9 @@ class History:
             of_these = "select * from tasks where run_id in (select value from json_each(?))"
             known = database.execute(of_these, (json.dumps(run_ids),)).fetchall()
         try:
-            tasks = {one["run_id"]: tuple(map(task_info, parse_json(one["states"]))) for one in known}
+            tasks = {
+                one["run_id"]: tuple(made_of(TaskInfo, each) for each in parse_json(one["states"])) for one in known
+            }
             return [
                 _record(row, sizes.get(run_id, ()), states.get(run_id, ()), tasks.get(run_id, ()))
                 for row, run_id in zip(rows, run_ids, strict=True)
@@ -261,14 +263,6 @@ def _settle(record: JobRecord, info: RunInfo) -> RunInfo:
         ended=info.ended or record.info.ended,
         nodes=info.nodes or record.info.nodes,
     )
-
-
-def task_info(values: Sequence[Any]) -> TaskInfo:
-    """A task's state from a list in JSON. Raises ``ValueError`` and ``TypeError``."""
-    number, state, *rest = values
-    task = TaskInfo(number, State(state), *rest)
-    demand_types(task)
-    return task
 
 
 def _values(chosen: JobFilter) -> tuple[object, ...]:

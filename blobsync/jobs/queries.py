@@ -40,10 +40,10 @@ from blobsync.jobs.logs import (
     rank_of,
     task_of,
 )
-from blobsync.jobs.record import JobFilter, JobRecord
+from blobsync.jobs.record import JobFilter, JobList, JobRecord
 from blobsync.jobs.recorded_cluster import home_of
 from blobsync.jobs.state_notes import StateNotes
-from blobsync.jobs.states import JobList, demand_task, recent, refresh
+from blobsync.jobs.states import demand_task, recent, refresh
 from blobsync.jobspec.spec import SERVICES, JobRef, JobSpec, LogMirror, State, run_name, submission_time
 
 if TYPE_CHECKING:
@@ -434,9 +434,9 @@ class JobQueries:
             home, submitted = home_of(cluster, context.environ), submission_time(spec.run_id)
             spec = replace(spec, options={**spec.options, "recalled": True})
             return context.history.add(spec, ref, cluster.platform, home=home, submitted=submitted)
-        from blobsync.jobs.shared_records import SharedList, find_shared  # late: most jobs are in the history
+        from blobsync.jobs.shared_records import find_shared  # late: most jobs are in the history
 
-        shared = find_shared(context, suffix) if len(suffix) >= _RECALL_CHARS else SharedList(())
+        shared = find_shared(context, suffix) if len(suffix) >= _RECALL_CHARS else JobList(())
         if len(shared.records) > 1:
             raise _ambiguous(suffix, [one.run_id for one in shared.records])
         if shared.records:

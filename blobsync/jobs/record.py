@@ -1,8 +1,8 @@
-"""One submitted job as the history has it, and a filter for jobs."""
+"""One submitted job as the history has it, lists of jobs, and a filter for them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from blobsync.jobs.recorded_cluster import Home
@@ -125,6 +125,32 @@ class JobTask:
     def exit_code(self) -> int | None:
         """The exit code of its program; None if it runs or if unknown."""
         return self.info.exit_code
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class JobList:
+    """Records with what is known now, and a message for each cluster that could not be queried.
+
+    ``experiment`` is that of Azure ML whose other jobs are among them; ``more`` is how many older ones are left out.
+    """
+
+    records: tuple[JobRecord, ...]
+    problems: tuple[str, ...] = ()
+    experiment: str = ""
+    more: int = 0
+
+    def __iter__(self) -> Iterator[JobRecord]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> JobRecord:
+        return self.records[index]
+
+    def __repr__(self) -> str:
+        problems = f", {len(self.problems)} problems" if self.problems else ""
+        return f"<JobList: {len(self.records):,} jobs{problems}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from blobsync.base.errors import BackendUnavailableError, ConfigError
 from blobsync.base.lazy_regexes import pattern
-from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.redaction import is_secret_name
 from blobsync.config.loader import load_workspace, reload_cluster
 from blobsync.config.model import Cluster, Written
@@ -53,12 +53,7 @@ class Home:
     @classmethod
     def from_json(cls, text: str) -> Home:
         """The inverse of :meth:`to_json`. Raises ``ValueError`` for other texts."""
-        try:
-            home = cls(**parse_object(text))
-        except TypeError as error:
-            raise ValueError("not the home of a job") from error
-        demand_types(home)
-        return home
+        return made_of(cls, parse_object(text))
 
 
 def home_of(cluster: Cluster, environ: Mapping[str, str]) -> Home:

@@ -21,22 +21,22 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from itertools import chain, islice
 from typing import NamedTuple
 from urllib.parse import quote
 
+from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import BlobNotFoundError, BlobsyncError, UsageError
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobContainer
-from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.redaction import HIDDEN, redact, redact_word
 from blobsync.config.loader import cluster_names
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.context import JobContext
-from blobsync.jobs.history import task_info
 from blobsync.jobs.logs import UNSEEN
-from blobsync.jobs.record import JobRecord, RecalledJob
+from blobsync.jobs.record import JobList, JobRecord, RecalledJob
 from blobsync.jobspec.make_spec import find_mirror, mirror_place
 from blobsync.jobspec.spec import (
     OWN_OUTPUT,
@@ -98,14 +98,6 @@ class _Place(NamedTuple):
         if moment is None or not RUN_ID.fullmatch(run_id) or moment > _LAST:
             raise ValueError(f"{run_id!a} is no id of a job")
         return f"{self.folder}/{_LAST - int(moment):010d}_{run_id}.json"
-
-
-@dataclass(frozen=True, slots=True)
-class SharedList:
-    """The newest jobs of containers, and why some are not among them."""
-
-    records: tuple[RecalledJob, ...]
-    problems: tuple[str, ...] = ()
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -258,7 +250,7 @@ def _shown(spec: JobSpec) -> JobSpec:
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def newest_shared(context: JobContext, limit: int, cluster: str | None = None, listed: str = "") -> SharedList:
+def newest_shared(context: JobContext, limit: int, cluster: str | None = None, listed: str = "") -> JobList:
     """The newest ``limit`` jobs of each container, of one cluster or of all, that this project has no record of; one
     bounded listing each. ``listed``: the cluster of a service whose own list is shown, too."""
     places, problems = _places(context, [cluster] if cluster else cluster_names(context.root), listed)
@@ -275,13 +267,11 @@ def newest_shared(context: JobContext, limit: int, cluster: str | None = None, l
             problems.append(
                 f"{where} has {count_text(len(left), 'blob')} that no blobsync wrote so, left alone: {left[0]}"
             )
-    return SharedList(tuple(sorted(found, key=lambda one: one.submitted, reverse=True)), tuple(problems))
+    return JobList(tuple(sorted(found, key=lambda one: one.submitted, reverse=True)), tuple(problems))
 
 
 def _newest_in(context: JobContext, place: _Place, limit: int) -> tuple[list[RecalledJob], list[str]]:
     """The jobs in its first ``limit`` blobs that are others', and why some of these are no jobs."""
-    from concurrent.futures import ThreadPoolExecutor  # late: most commands read no records
-
     with context.store(place.clusters[0], place.account) as store:
         listed = [(_id_in(place, blob.name), blob) for blob in store.first_blobs(f"{place.folder}/", limit)]
         left = [f"{blob.name!a} is not a job's name" for run_id, blob in listed if not run_id]
@@ -294,13 +284,12 @@ def _newest_in(context: JobContext, place: _Place, limit: int) -> tuple[list[Rec
                 continue
             wanted.append(run_id)
             room -= blob.size
-        with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            read = list(pool.map(lambda run_id: _read(store, place, run_id), wanted))
+        read = list(side_by_side(lambda run_id: _read(store, place, run_id), wanted, _AT_A_TIME))
     left += [str(each) for each in read if not isinstance(each, RecalledJob)]
     return [each for each in read if isinstance(each, RecalledJob)], left
 
 
-def find_shared(context: JobContext, wanted: str) -> SharedList:
+def find_shared(context: JobContext, wanted: str) -> JobList:
     """The jobs in containers with this id, or among the newest those whose id ends, or whose last part begins, so."""
     places, _ = _places(context, cluster_names(context.root))
     found: dict[str, RecalledJob] = {}
@@ -316,7 +305,7 @@ def find_shared(context: JobContext, wanted: str) -> SharedList:
                         problems.append(str(one))
         except BlobsyncError as error:
             problems.append(f"{place.account.container} could not be looked at: {error.message}")
-    return SharedList(tuple(found.values()), tuple(problems))
+    return JobList(tuple(found.values()), tuple(problems))
 
 
 def _ids_like(store: BlobStore, place: _Place, wanted: str) -> list[str]:
@@ -389,16 +378,16 @@ def recalled(body: bytes, run_id: str, clusters: Sequence[Cluster], written: flo
     if spec.run_id != run_id:
         raise ValueError("it is of another job")
     successor_of = values.pop("successor_of")
-    tasks = tuple(map(task_info, values.pop("tasks")))
-    info = RunInfo(run_id, State(values.pop("state")), tasks=tasks, **values)
-    demand_types(info)
-    _demand_state(info)
-    for task in tasks:
-        _demand_state(task)
+    if values.keys() & {"run_id", "nodes", "changes", "states"}:
+        raise ValueError("it says more than records do")
+    info = made_of(RunInfo, {**values, "run_id": run_id})
+    states: tuple[RunInfo | TaskInfo, ...] = (info, *info.tasks)
+    for each in states:
+        _demand_state(each)
     _demand_sane(spec)
-    _demand_texts(spec, [successor_of, info.reason, *(task.reason for task in tasks)])
+    _demand_texts(spec, [successor_of, info.reason, *(task.reason for task in info.tasks)])
     numbers = spec.tasks.all_numbers if spec.tasks else ()
-    if len({task.number for task in tasks} & {*numbers}) != len(tasks) or (
+    if len({task.number for task in info.tasks} & {*numbers}) != len(info.tasks) or (
         successor_of and not RUN_ID.fullmatch(successor_of)
     ):
         raise ValueError("its tasks or the job before it are none")

@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from blobsync.backends.protocol import DOUBTFUL, KEEP_SECRETS, Backend, KeepingSecrets, Renewing, TaskEnding
 from blobsync.base.errors import BlobsyncError, JobError, JobNotFoundError, UsageError
 from blobsync.jobs.context import JobContext, demand_own
-from blobsync.jobs.record import JobFilter, JobRecord
+from blobsync.jobs.record import JobFilter, JobList, JobRecord
 from blobsync.jobspec.spec import RunInfo, State
 
 # A job whose submission was interrupted, and which its cluster does not know.
@@ -23,32 +23,6 @@ INTERRUPTED = "its submission was interrupted, and the cluster does not show it"
 AGAIN_SECONDS = 3600.0
 # After this long, a request whose response was lost has arrived or never will.
 SETTLE_SECONDS = 600.0
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class JobList:
-    """Records with what is known now, and a message for each cluster that could not be queried.
-
-    ``experiment`` is that of Azure ML whose other jobs are among them; ``more`` is how many older ones are left out.
-    """
-
-    records: tuple[JobRecord, ...]
-    problems: tuple[str, ...] = ()
-    experiment: str = ""
-    more: int = 0
-
-    def __iter__(self) -> Iterator[JobRecord]:
-        return iter(self.records)
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: int) -> JobRecord:
-        return self.records[index]
-
-    def __repr__(self) -> str:
-        problems = f", {len(self.problems)} problems" if self.problems else ""
-        return f"<JobList: {len(self.records):,} jobs{problems}>"
 
 
 def refresh(context: JobContext, records: Sequence[JobRecord]) -> JobList:

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, TypedDict
 
 from blobsync.base.lazy_regexes import pattern
-from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.redaction import redact
 from blobsync.config.model import AML_PLATFORMS, CheckpointRule
 from blobsync.local.names import SafeName, safe_name
@@ -415,58 +415,20 @@ class JobSpec:
             raise ValueError("not a job specification of this version of blobsync")
         run_name(str(values.get("run_id")))
         try:
-            spec = _from_plain(values)
-        except (KeyError, TypeError) as error:
+            spec = made_of(cls, values)
+        except ValueError as error:
             raise ValueError(f"not a job specification: {error}") from error
-        demand_types(spec)
+        tasks = spec.tasks or TaskArray(0, 0)
+        if len(tasks.numbers) not in (0, tasks.count) or len(tasks.rows) not in (0, tasks.count):
+            raise ValueError("not as many tasks as it counts")
+        if any(len(row) != len(tasks.names) for row in tasks.rows):
+            raise ValueError("not as many parameters as tasks have names of")
         return spec
 
 
 def own_inputs(spec: JobSpec) -> list[str]:
     """The inputs and outputs in a command of Azure ML, which exist only in that job: ``inputs.data``."""
     return sorted({match[1] for word in spec.argv for match in _PLACEHOLDER.finditer(word)})
-
-
-def _from_plain(values: dict[str, Any]) -> JobSpec:
-    code, logs, archive = values.pop("code"), values.pop("logs"), values.pop("node_archive", None)
-    tasks = values.pop("tasks", None)
-    folders = tuple(_folder_link(entry) for entry in values.pop("folders"))
-    for name in ("argv", "secret_env", "setup", "retry_exit_codes"):
-        values[name] = _listed(values[name])
-    return JobSpec(
-        **values,
-        code=CodeRef(**code) if code else None,
-        logs=LogMirror(**logs) if logs else None,
-        node_archive=NodeArchiveRef(**archive) if archive else None,
-        folders=folders,
-        tasks=_task_array(tasks) if tasks else None,
-    )
-
-
-def _task_array(values: dict[str, Any]) -> TaskArray:
-    # Records of an older blobsync have only the first three.
-    listed = {name: _listed(values.get(name, [])) for name in ("numbers", "names", "rows")}
-    made = TaskArray(**{**values, **listed, "rows": tuple(_listed(row) for row in listed["rows"])})
-    wrong = (made.numbers and len(made.numbers) != made.count) or any(len(row) != len(made.names) for row in made.rows)
-    if wrong or (made.rows and len(made.rows) != made.count):
-        raise ValueError("not as many tasks as it counts")
-    return made
-
-
-def _folder_link(entry: dict[str, Any]) -> FolderLink:
-    include = _listed(entry["include"])
-    # Records of an older blobsync have none of these.
-    listed = {name: _listed(entry.get(name, [])) for name in ("ignore", "fuse_options")}
-    rule = entry.get("checkpoints")
-    sets = CheckpointRule(**{**rule, "complete": _listed(rule["complete"])}) if rule else None
-    return FolderLink(**{**entry, "include": include, **listed, "checkpoints": sets})
-
-
-def _listed(value: object) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        # A text is a sequence, too.
-        raise TypeError("a list is missing")
-    return tuple(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,12 +452,9 @@ class Secrets:
     def from_json(cls, text: str) -> Secrets:
         """The inverse of :meth:`to_json`; ``ValueError`` for anything else, without quoting it."""
         try:
-            values = parse_object(text)
-            secrets = cls(values["sas"], values["env"])
-            demand_types(secrets)
-        except (KeyError, ValueError):
+            return made_of(cls, parse_object(text))
+        except ValueError:
             raise ValueError("not a file of secrets that blobsync wrote") from None
-        return secrets
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from blobsync.base.errors import BlobNotFoundError, PreconditionFailedError, StorageError
 from blobsync.base.locations import at_and_above, below
-from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.plain_json import made_of, parse_object
 from blobsync.keep.sealed_documents import Documents, Keys
 from blobsync.local.names import blob_problem, local_problem
 from blobsync.store.protocol import MAX_BLOB_BYTES, BlobInfo, BlobStore, Precondition
@@ -95,19 +95,10 @@ class Mark:
         values = parse_object(text)
         if values.pop(_VERSION_KEY, None) != VERSION:
             raise ValueError("not a mark of this version of blobsync")
-        try:
-            files = tuple(MarkedFile(**_known(MarkedFile, each)) for each in values.pop("files"))
-            mark = cls(**_known(cls, values), files=files)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a mark: {error}") from error
-        demand_types(mark)
+        # A later version may add fields.
+        mark = made_of(cls, values, newer=True)
         _demand_sane(mark)
         return mark
-
-
-def _known(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """Without what a later version may add."""
-    return {name: values[name] for name in kind.__dataclass_fields__ if name in values}
 
 
 def _demand_sane(mark: Mark) -> None:
@@ -139,7 +130,6 @@ def _is_version(stored: str, name: str) -> bool:
 
 def demand_sane_file(file: MarkedFile) -> None:
     """Raise ``ValueError`` for a file of a set that cannot be."""
-    demand_types(file)
     if file.path and (why := local_problem(file.path)):
         raise ValueError(f"the name {file.path!a} {why}")
     if not 0 <= file.size <= MAX_BLOB_BYTES or not _MD5.fullmatch(file.md5) or not 0 <= file.node <= MAX_FILES:

@@ -16,11 +16,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote, unquote
 
 from blobsync.base.errors import BlobNotFoundError
-from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.plain_json import made_of, parse_object
 from blobsync.keep.checkpoint_sets import Reach
 from blobsync.keep.marks import MAX_FILES, Mark, MarkedFile, Marks, demand_id, demand_sane_file, marks_folder
 from blobsync.keep.sealed_documents import Documents, Keys
@@ -230,7 +230,9 @@ class Notes:
             body = self._documents.read(blob, self._lineage).body
             if body is None:
                 raise ValueError("it has no seal of this lineage")
-            return _made(kind, parse_object(body))
+            said = made_of(kind, parse_object(body), newer=True)
+            said.demand_sane()
+            return said
         except BlobNotFoundError:
             return None
         except ValueError as error:
@@ -238,21 +240,6 @@ class Notes:
                 self._warned.add(blob)
                 self._warn(f"{blob} is left alone: {error}")
             return None
-
-
-def _made(kind: type[T], values: dict[str, Any]) -> T:
-    """A note of what was read. Raises ``ValueError``."""
-    known = {name: values[name] for name in kind.__dataclass_fields__ if name in values}
-    lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
-    try:
-        if "files" in lists:
-            lists["files"] = tuple(MarkedFile(**each) for each in lists["files"])
-        said = kind(**{**known, **lists})
-    except TypeError as error:
-        raise ValueError(f"it is no note: {error}") from error
-    demand_types(said)
-    said.demand_sane()
-    return said
 
 
 def _parts(name: str) -> str:

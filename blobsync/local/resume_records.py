@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blobsync.base.file_states import LocalState
-from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.plain_json import made_of, parse_object
 from blobsync.local.database import BATCH, ExpendableDatabase, storable
 from blobsync.local.names import is_own_temporary
 from blobsync.local.os_errors import raise_unless_gone
@@ -452,7 +452,7 @@ class RangeRecords:
             for work in journal.find(destination):
                 try:
                     of = _unfinished(work.head)
-                except (ValueError, TypeError):
+                except ValueError:
                     journal.remove(work.id)
                 else:
                     yield work, of, tuple(_ranges_in(of.size, journal.pieces(work.id)))
@@ -468,8 +468,7 @@ def _ranges_in(size: int, pieces: Iterable[Piece]) -> Iterator[RecordedRange]:
 
 
 def _unfinished(head: Mapping[str, Any]) -> UnfinishedDownload:
-    of = UnfinishedDownload(**head)
-    demand_types(of)
+    of = made_of(UnfinishedDownload, head)
     # Raises ``ValueError`` for an invalid file name: half of a surrogate pair.
     name = os.fsencode(of.destination)
     if not os.path.isabs(name) or b"\0" in name or not is_own_temporary(of.part):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from blobsync.base.errors import BlobsyncError, LocalFileError
 from blobsync.base.events import debug_logger
-from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.process_identity import ProcessMark
 from blobsync.base.redaction import redact_tree
 from blobsync.base.stopping import StopRequest
@@ -86,16 +86,12 @@ class RunningRecords:
             with suppress(ValueError):
                 yield id, parse_object(record)
 
-    def alive(self, read: Callable[[Mapping[str, Any]], _R]) -> dict[str, _R]:
-        """What runs, by the ids, as ``read`` makes it of a record; removes what a killed process left.
-
-        What ``read`` cannot make (``ValueError``, ``TypeError``, ``KeyError``, ``AttributeError``) is no record.
-        """
+    def alive(self, kind: type[_R]) -> dict[str, _R]:
+        """What runs, by the ids, of the records that are a ``kind``; removes what a killed process left."""
         found = {}
         for id, values in self.each():
-            with suppress(ValueError, TypeError, KeyError, AttributeError):
-                one = read(values)
-                demand_types(one)
+            with suppress(ValueError):
+                one = made_of(kind, values)
                 if one.id == id and 0 < one.pid < 2**31:
                     found[id] = one
         for one in [each for each in found.values() if each.is_gone]:

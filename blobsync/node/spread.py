@@ -248,7 +248,7 @@ def close(
     for each in orders["ends"]:
         remove_probe(each.get("probe"))
     for failure in result.failures[:_LOGGED_FAILURES]:
-        write(f"{failure['message']} ({failure['code']})")
+        write(f"{failure.message} ({failure.code})")
     write(f"{count_text(result.verified, 'file')} verified, {len(result.failures):,} failed")
     return result.exit_code
 
@@ -285,8 +285,7 @@ def _carry_out(
         created_at=time.time(),
     )
     found = carry_out(plan, OpenedParts(parts, index), Engines({"direct": lambda: engine}), NoteListener(write), None)
-    failures = [{"path": each.path, "code": str(each.code), "message": each.message} for each in found.failures]
-    return Result(job.spec.run_id, int(found.exit_code), found.transferred, found.verified, failures)
+    return Result(job.spec.run_id, found.exit_code, found.transferred, found.verified, tuple(found.failures))
 
 
 def _parts(shards: Sequence[Shard], ends: Sequence[Ends]) -> list[LivePart]:

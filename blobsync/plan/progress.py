@@ -27,7 +27,6 @@ from blobsync.base.events import (
     WorkerMoved,
 )
 from blobsync.base.formatting import count_text, duration_text
-from blobsync.base.plain_json import demand_types
 from blobsync.plan.remaining_time import RECENT_MOST, RemainingTime
 
 # Seconds over which the rate of a worker is measured; in less time it would jump with each block.
@@ -143,17 +142,6 @@ def waiting_text(progress: Progress) -> str:
         return ""
     again = ", trying again" if progress.retrying else ""
     return f"{progress.waiting} for {duration_text(progress.waiting_seconds)}{again}"
-
-
-def read_progress(values: Mapping[str, Any]) -> Progress:
-    """Read the result of ``asdict`` of another process. Raises ``ValueError`` for anything else."""
-    try:
-        workers = tuple(WorkerProgress(**each) for each in values.get("workers", ()))
-        found = Progress(**{**values, "workers": workers})
-    except TypeError as error:
-        raise ValueError(f"not a progress report: {error}") from None
-    demand_types(found)
-    return found
 
 
 class _WorkerCount:

@@ -8,12 +8,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from blobsync.base.errors import LocalFileError, PlanFileError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.lazy_regexes import pattern
-from blobsync.base.plain_json import demand_types, parse_json
+from blobsync.base.plain_json import made_of, parse_json
 from blobsync.base.redaction import redact_each
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, PlanPart, TransferPlan, plan_record, verb
@@ -53,7 +52,7 @@ def plan_document(plan: TransferPlan) -> dict[str, object]:
 def _demand_readable(options: TransferOptions) -> None:
     """Raise ``PlanFileError`` for options that :func:`load` would refuse or change."""
     try:
-        if _options(parse_json(json.dumps(asdict(options)))) == options:
+        if made_of(TransferOptions, parse_json(json.dumps(asdict(options)))) == options:
             return
         why = "they would be read as others"
     except (TypeError, ValueError) as error:
@@ -105,7 +104,7 @@ class SavedPlan:
             self.cluster = _text(document["cluster"])
             self.from_cluster = None if document["from_cluster"] is None else _text(document["from_cluster"])
             self.paths = tuple(_text(path) for path in _sequence(document["paths"]))
-            self.options = _options(document["options"])
+            self.options = made_of(TransferOptions, document["options"])
             self._parts = _sequence(document["parts"])
             _by_path(self._parts)
         except (KeyError, TypeError, ValueError) as error:
@@ -175,15 +174,6 @@ def _sequence(value: object) -> list[object]:
     if not isinstance(value, list):
         raise TypeError("a list is missing")
     return value
-
-
-def _options(value: object) -> TransferOptions:
-    if not isinstance(value, dict):
-        raise TypeError("options are missing")
-    words: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
-    made = TransferOptions(**words)
-    demand_types(made)
-    return made
 
 
 _KEEP = 10

@@ -96,7 +96,7 @@ class Keepers:
 
     def all(self) -> Mapping[str, KeeperState]:
         """The keepers by their ids. Records of those that are gone are removed. Raises ``LocalFileError``."""
-        return self._records.alive(_read)
+        return self._records.alive(KeeperState)
 
     def stop(self, chosen: Sequence[KeeperState]) -> None:
         """Ask these keepers to stop, and wait until they have.
@@ -208,10 +208,6 @@ def find_keepers(keepers: Mapping[str, KeeperState], chosen: str, path: str | No
     if not found:
         raise NothingMatchedError(f"nothing keeps {chosen!a}", hint="'blobsync keep ls' lists the keepers")
     return tuple(found)
-
-
-def _read(values: Mapping[str, Any]) -> KeeperState:
-    return KeeperState(**{**values, "paths": tuple(values.get("paths", ())), "roots": tuple(values.get("roots", ()))})
 
 
 def _lock_folder(folder: Path, own: frozenset[str], held: ExitStack) -> None:

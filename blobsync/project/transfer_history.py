@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedEr
 from blobsync.base.events import Listener, together
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.locations import BlobLocation
-from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.process_identity import ProcessMark
 from blobsync.base.redaction import redact, redact_tree
 from blobsync.base.stopping import NEVER, StopRequest
@@ -38,7 +38,7 @@ from blobsync.local.database import Database
 from blobsync.local.running_records import EVERY, Reporter, Running, RunningRecords
 from blobsync.local.state_databases import JOBS
 from blobsync.local.state_dir import StateDir, open_state_dir
-from blobsync.plan.progress import WORKING, Progress, ProgressCounter, RatePoint, add_point, read_progress
+from blobsync.plan.progress import WORKING, Progress, ProgressCounter, RatePoint, add_point
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan
 from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import Connections
@@ -136,11 +136,11 @@ class TransferLog:
         found: list[TransferEntry] = []
         for id, values in self._begun.each():
             try:
-                entry = _read_entry(values)
+                entry = made_of(TransferEntry, values, newer=True)
                 if entry.id != id:
                     raise ValueError("it has the name of another one")
                 found.append(entry)
-            except (ValueError, TypeError, KeyError):
+            except ValueError:
                 self._begun.remove(id)
         if not found:
             return
@@ -198,12 +198,9 @@ class TransferLog:
             for row in db.execute(query, values):
                 try:
                     entry = _entry(parse_object(row[0]))
-                except (ValueError, TypeError, KeyError) as error:
+                except ValueError as error:
                     raise self._file.failure(f"holds a row that blobsync did not write: {error}", error) from error
                 yield entry
-
-
-_NAMES = {each.name for each in fields(TransferEntry)}
 
 
 def _row(entry: TransferEntry) -> tuple[str, float, str]:
@@ -215,19 +212,9 @@ def _values(entry: TransferEntry) -> Any:
 
 
 def _entry(values: Mapping[str, Any]) -> TransferEntry:
-    entry = _read_entry(values)
+    entry = made_of(TransferEntry, values, newer=True)
     if entry.result == RUNNING and entry.host == os.uname().nodename and not ProcessMark.of(entry.pid).is_alive:
         return replace(entry, result=KILLED)
-    return entry
-
-
-def _read_entry(values: Mapping[str, Any]) -> TransferEntry:
-    # A newer blobsync may have written more fields.
-    known = {name: value for name, value in values.items() if name in _NAMES}
-    if not isinstance(known["paths"], list):
-        raise TypeError("paths is not a list")
-    entry = TransferEntry(**{**known, "paths": tuple(known["paths"])})
-    demand_types(entry)
     return entry
 
 
@@ -272,7 +259,7 @@ class RunningTransfers:
 
     def all(self) -> Mapping[str, RunningTransfer]:
         """The transfers by their ids. Records that are no longer updated are removed. Raises ``LocalFileError``."""
-        return self._records.alive(_running)
+        return self._records.alive(RunningTransfer)
 
     def stop(self, id: str) -> None:
         """Ask the transfer to stop, as Ctrl-C does; returns at once. It sees the request within half a second.
@@ -292,12 +279,6 @@ class RunningTransfers:
                 hint="stop the transfer in that program",
             )
         self._records.request_stop(id)
-
-
-def _running(values: Mapping[str, Any]) -> RunningTransfer:
-    points = tuple((at, moved, rate) for at, moved, rate in values.get("points", ()))
-    known = {"progress": read_progress(values["progress"]), "paths": tuple(values.get("paths", ()))}
-    return RunningTransfer(**{**values, **known, "points": points})
 
 
 @contextmanager

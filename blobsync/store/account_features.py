@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from blobsync.base.formatting import count_text
+from blobsync.base.plain_json import made_of, parse_object
 
 # https://learn.microsoft.com/azure/storage/blobs/soft-delete-blob-overview#how-blob-soft-delete-works
 MOST_DAYS = 365
@@ -65,15 +64,10 @@ class AccountFeatures:
     def from_text(cls, text: str) -> AccountFeatures:
         """What :meth:`to_text` made; what is malformed is unknown."""
         try:
-            found: Mapping[str, Any] = json.loads(text)
-            days = found["soft_delete_days"]
-            flags = (found["versioning"], found["hns"], found["immutability"])
-        except (ValueError, TypeError, LookupError):
+            found = made_of(cls, parse_object(text))
+        except ValueError:
             return cls()
-        whole = days is None or (type(days) is int and 0 <= days <= MOST_DAYS)
-        if not whole or any(not isinstance(flag, bool | None) for flag in flags):
-            return cls()
-        return cls(flags[0], days, *flags[1:])
+        return found if 0 <= (found.soft_delete_days or 0) <= MOST_DAYS else cls()
 
 
 UNKNOWN = AccountFeatures()

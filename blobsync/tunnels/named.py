@@ -29,7 +29,7 @@ from blobsync.backends.ssh_arguments import (
     read_port,
 )
 from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
-from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.process import ProcessRunner, python_module
 from blobsync.base.process_identity import variables_of
 from blobsync.base.user_folders import (
@@ -200,9 +200,8 @@ class Tunnels:
         """The tunnels by name. Raises ``ConfigError`` for an invalid file, or one that others can write."""
         text = read_own(self._file)
         try:
-            found = [NamedTunnel(**values) for values in parse_object(text)["tunnels"]] if text else []
+            found = [made_of(NamedTunnel, values) for values in parse_object(text)["tunnels"]] if text else []
             for tunnel in found:
-                demand_types(tunnel)
                 tunnel.check()
         except (ValueError, TypeError, KeyError, UsageError) as error:
             raise ConfigError(f"is not a file of tunnels: {error}", file=str(self._file)) from error

@@ -77,8 +77,8 @@ def test_names_with_slashes_and_signs_of_a_set_are_one_part_of_the_marks_name() 
         ({"nodes": 0}, "nodes"),
         ({"values": {"a": "b"}}, "wrong type"),
         ({"files": []}, "no files"),
-        ({"files": "model.bin"}, "not a mark"),
-        ({"files": [{"path": "../x"}]}, "not a mark"),
+        ({"files": "model.bin"}, "wrong type"),
+        ({"files": [{"path": "../x"}]}, "missing"),
         ({"blobsync_checkpoint": 2}, "version"),
     ],
 )

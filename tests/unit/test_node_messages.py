@@ -103,7 +103,6 @@ ANSWER = {"stored": "step-1", "token": "t", "start": "0", "files": [FILE]}
         ("node-1", json.dumps({**ANSWER, "files": [{**FILE, "size": "X"}]}).replace('"X"', "1e999")),
         ("node-1", json.dumps({**ANSWER, "files": [{**FILE, "size": "X"}]}).replace('"X"', "9" * 400)),
         ("node-1", json.dumps({**ANSWER, "files": [{**FILE, "path": "../../etc/passwd"}]})),
-        ("node-1", json.dumps({**ANSWER, "files": [{**FILE, "more": 1}]})),
         ("node-1", json.dumps({**ANSWER, "files": {"a": 1}})),
         ("left", json.dumps({"token": "t", "start": "0", "reach": "all", "nodes": [0, 1], "mark": "{}"})),
         ("left", json.dumps({"token": "t", "start": "0", "reach": "all", "nodes": 2, "mark": "{}"})),

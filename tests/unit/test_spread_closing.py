@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import AccessDeniedError
+from blobsync.base.exit_codes import ExitCode
 from blobsync.config.model import Cluster
 from blobsync.direct.engine import DirectEngine
 from blobsync.jobs.context import JobContext
@@ -198,7 +199,7 @@ class Asked:
         return end_told(self.context, self.record, RunInfo(self.record.run_id, state, code))
 
     def result(self, code: int) -> None:
-        self.place.write("result", Result(self.record.run_id, code, 2, 2, []).body())
+        self.place.write("result", Result(self.record.run_id, ExitCode(code), 2, 2, ()).body())
 
 
 @pytest.fixture
@@ -225,7 +226,7 @@ def test_what_has_not_ended_by_itself_is_as_the_platform_says(state: State, aske
 
 def test_a_forged_result_is_none(asked: Asked, tmp_path: Path) -> None:
     asked.result(3)
-    (tmp_path / "place" / "result").write_bytes(Result(asked.record.run_id, 0, 2, 2, []).body())
+    (tmp_path / "place" / "result").write_bytes(Result(asked.record.run_id, ExitCode.DONE, 2, 2, ()).body())
     assert asked.told(State.COMPLETED, 0).reason == NOT_VERIFIED
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.backends.login_node import LOG_FOLDERS, nonempty_logs
-from blobsync.base.plain_json import demand_types, parse_json
+from blobsync.base.plain_json import made_of, parse_json
 from blobsync.base.user_folders import make_private, replace_file
 from blobsync.jobspec.spec import JobSpec, LogFile, NodeChange, State, StateChange, TaskInfo
 
@@ -136,17 +136,10 @@ class RunFiles(NamedTuple):
     def read_status(self) -> SavedState | None:
         """The saved state: None without such a run, ``UNKNOWN`` for an invalid file."""
         try:
-            values = parse_json(self.state.read_text())
-            gpus = tuple(str(gpu) for gpu in values["gpus"])
-            code = values["exit_code"]
-            code = None if code is None else int(code)
-            reason = str(values.get("reason") or "")
-            return SavedState(
-                State(values["state"]), code, _time(values["started"]), _time(values["ended"]), gpus, reason
-            )
+            return made_of(SavedState, parse_json(self.state.read_text()))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (ValueError, TypeError, KeyError, OverflowError):
+        except ValueError:
             return SavedState(State.UNKNOWN)
 
     def read_states(self, status: SavedState) -> tuple[StateChange, ...]:
@@ -201,10 +194,8 @@ class RunFiles(NamedTuple):
         text = self.tasks.read_text() if self.tasks.exists() else ""
         for line in text.splitlines():
             # The last line may be incomplete.
-            with suppress(ValueError, TypeError, KeyError):
-                values = parse_json(line)
-                task = TaskInfo(**{**values, "state": State(values["state"])})
-                demand_types(task)
+            with suppress(ValueError):
+                task = made_of(TaskInfo, parse_json(line))
                 found[task.number] = task
         return found
 
@@ -272,7 +263,3 @@ def remove_dead_secrets(jobs: Path) -> tuple[Path, ...]:
                 secrets.unlink()
                 removed.append(secrets)
     return tuple(removed)
-
-
-def _time(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
