@@ -15,7 +15,6 @@ cover both.
 
 from __future__ import annotations
 
-import copy
 import heapq
 import inspect
 import itertools
@@ -383,12 +382,6 @@ class BlobHttp:
     def resumes(self, failures: int) -> bool:
         """Whether to resume a body that broke ``failures`` times in a row."""
         return failures < self._retry.tries and not self.closing.is_set()
-
-    def for_signed_requests(self) -> BlobHttp:
-        """A client with the same connections, retries and end, for requests that are already signed."""
-        http = copy.copy(self)
-        http.signer = Signer()
-        return http
 
     def fail_soon(self) -> None:
         """Stop waiting: requests to a host that is down, including those that wait for a retry, fail within seconds.
