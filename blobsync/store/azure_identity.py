@@ -48,16 +48,12 @@ def token_provider(environ: Mapping[str, str], *, use_cli_auth: bool = False, ch
     PowerShell, Azure Developer CLI. ``use_cli_auth`` asks the Azure CLI only. ``BLOBSYNC_LOGIN=device-code``
     signs in with a code on another device. The provider raises ``LoginRequiredError``.
     """
-    if use_cli_auth:
-        source = "cli"
-    else:
-        source = "device-code" if environ.get("BLOBSYNC_LOGIN") == "device-code" else "default"
 
     def provide() -> tuple[Secret, float]:
         from azure.core.exceptions import ClientAuthenticationError
 
         try:
-            token = _credential(source).get_token(STORAGE_SCOPE)
+            token = credential(environ, use_cli_auth=use_cli_auth).get_token(STORAGE_SCOPE)
         except ClientAuthenticationError as error:
             raise LoginRequiredError(
                 "no Azure identity is signed in for the storage account",

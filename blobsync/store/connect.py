@@ -54,9 +54,8 @@ def connect(
     ``CredentialError`` for a credential that cannot work: missing, malformed, expired.
     """
     environ = environment(environ)
-    demand_container(account)
-    demand_usable(account, environ)
     signer = signer_for(account, environ=environ, use_cli_auth=use_cli_auth)
+    check_sas(account, "")
     http = BlobHttp(
         account.container,
         signer,
