@@ -29,7 +29,36 @@ class Running(Protocol):
     def digest(self) -> bytes: ...
 
 
-class JoinedCrc64:
+class _Crc:
+    """A CRC of bytes that arrive one part after the other; ``calc`` continues one with more bytes."""
+
+    def __init__(self, calc: Callable[[bytes, int], int], size: int) -> None:
+        self._calc, self._size, self._value = calc, size, 0
+
+    def update(self, data: bytes, /) -> None:
+        """Add bytes."""
+        self._value = self._calc(data, self._value)
+
+    def digest(self) -> bytes:
+        """The value, the great end first, as S3 writes it."""
+        return self._value.to_bytes(self._size, "big")
+
+
+class Crc32(_Crc):
+    """A CRC32, as zlib's."""
+
+    def __init__(self) -> None:
+        super().__init__(zlib.crc32, CRC32_BYTES)
+
+
+class _Crc32c(_Crc):
+    def __init__(self) -> None:
+        from anycrc import Model
+
+        super().__init__(Model("CRC32C").calc, CRC32_BYTES)
+
+
+class JoinedCrc64(_Crc):
     """A CRC64 of bytes that arrive one part after the other, and of parts whose CRC64 is known.
 
     Raises ``ImportError`` where anycrc is not installed.
@@ -38,50 +67,13 @@ class JoinedCrc64:
     def __init__(self) -> None:
         from anycrc import Model
 
-        self._model = Model("CRC64-NVME")
-        self._value = 0
-
-    def update(self, data: bytes, /) -> None:
-        """Add bytes."""
-        self._value = self._model.calc(data, self._value)
+        model = Model("CRC64-NVME")
+        super().__init__(model.calc, _CRC64_BYTES)
+        self._combine = model.combine
 
     def add(self, crc64: int, length: int) -> None:
         """Add ``length`` bytes that have this CRC64."""
-        self._value = self._model.combine(self._value, crc64, length)
-
-    def digest(self) -> bytes:
-        """The value as S3 writes it."""
-        return self._value.to_bytes(_CRC64_BYTES, "big")
-
-
-class Crc32:
-    """A CRC32 of bytes that arrive one part after the other, as zlib's."""
-
-    def __init__(self) -> None:
-        self._value = 0
-
-    def update(self, data: bytes, /) -> None:
-        """Add bytes."""
-        self._value = zlib.crc32(data, self._value)
-
-    def digest(self) -> bytes:
-        """The value, the great end first."""
-        return self._value.to_bytes(CRC32_BYTES, "big")
-
-
-class _Crc32c:
-    def __init__(self) -> None:
-        from anycrc import Model
-
-        self._model = Model("CRC32C")
-        self._value = 0
-
-    def update(self, data: bytes, /) -> None:
-        self._value = self._model.calc(data, self._value)
-
-    def digest(self) -> bytes:
-        value: int = self._value
-        return value.to_bytes(4, "big")
+        self._value = self._combine(self._value, crc64, length)
 
 
 class Comparison:
