@@ -381,155 +381,140 @@ _SMALL_BODY = 256 * 1024
 _REPORT_SECONDS = 0.1
 
 
+# A connection: its handle, in a multi handle of its own.
+_Connection = tuple[pycurl.CurlMulti, CurlHandle]
+
+
 @final
 class CurlTransport:
     """See :class:`blobsync.store.rest.transport.Transport`."""
 
     def __init__(self, origin: ServerOrigin, timeouts: Timeouts) -> None:
         self._origin = origin
-        self._timeouts = timeouts
-        self._closing = threading.Event()
+        self.timeouts = timeouts
+        self.closing = threading.Event()
         # Reuse the last used one first: servers close idle connections.
-        self._idle: list[_Line] = []
+        self._idle: list[_Connection] = []
 
     def exchange(self, request: HttpRequest, sent: Sent | None = None) -> CurlResponse:
         """See the protocol."""
         reports = request.body is not None and len(request.body) > _SMALL_BODY
         try:
-            line = self._idle.pop()
+            connection = self._idle.pop()
         except IndexError:
-            line = _Line(self._origin, self._timeouts, self._closing)
-        try:
-            line.send(request)
-            status, found = line.await_headers(sent if reports else None)
-        except BaseException:
-            line.cut()
-            raise
-        return CurlResponse(self, line, status, found)
+            connection = pycurl.CurlMulti(), CurlHandle(self._origin, self.timeouts)
+        return CurlResponse(self, connection, request, sent if reports else None)
 
     def exchanges(self) -> CurlExchanges:
         """See the protocol."""
-        return CurlExchanges(self._origin, self._timeouts, self._closing)
+        return CurlExchanges(self._origin, self.timeouts, self.closing)
 
     def close(self) -> None:
         """See the protocol."""
-        self._closing.set()
+        self.closing.set()
         while self._idle:
-            self._idle.pop().cut()
+            cut(self._idle.pop())
 
-    def keep(self, line: _Line) -> None:
+    def keep(self, connection: _Connection) -> None:
         """Keep a connection whose response was read to its end."""
-        if self._closing.is_set() or len(self._idle) >= POOL_SIZE:
-            line.cut()
+        if self.closing.is_set() or len(self._idle) >= POOL_SIZE:
+            cut(connection)
         else:
-            self._idle.append(line)
+            self._idle.append(connection)
+
+
+def cut(connection: _Connection) -> None:
+    """Close a connection."""
+    multi, handle = connection
+    handle.close()
+    multi.close()
 
 
 @final
 class CurlResponse:
-    """See :class:`blobsync.store.rest.transport.Response`."""
+    """See :class:`blobsync.store.rest.transport.Response`. Used by one thread at a time."""
 
-    def __init__(self, transport: CurlTransport, line: _Line, status: int, headers: Headers) -> None:
-        self._transport = transport
-        self._line: _Line | None = line
-        self.status = status
-        self.headers: Mapping[str, str] = headers
-        self.attempts, self.body = line.attempts, b""
-
-    def read(self, limit: int) -> bytes:
-        """See the protocol."""
-        if self._line is None:
-            return b""
-        try:
-            piece = self._line.read(limit)
-        except BaseException:
-            line, self._line = self._line, None
-            line.cut()
-            raise
-        if not piece:
-            self.close()
-        return piece
-
-    def close(self) -> None:
-        """See the protocol."""
-        line, self._line = self._line, None
-        if line is None:
-            return
-        if line.is_at_end():
-            self._transport.keep(line)
-        else:
-            line.cut()
-
-
-class _Line:
-    """One connection and its current exchange. Used by one thread at a time."""
-
-    def __init__(self, origin: ServerOrigin, timeouts: Timeouts, closing: threading.Event) -> None:
-        self._timeouts = timeouts
-        self._closing = closing
-        self._running = False
+    def __init__(
+        self, transport: CurlTransport, connection: _Connection, request: HttpRequest, sent: Sent | None
+    ) -> None:
+        """Send the request, and wait for the final status line and its headers."""
+        self._transport, self._connection = transport, connection
+        self._multi, self._handle = connection
+        self._running, self._closed = False, False
         self._failure: TransportError | None = None
-        self.attempts = 1
-        self._multi = pycurl.CurlMulti()
-        self._handle = CurlHandle(origin, timeouts)
-
-    def send(self, request: HttpRequest) -> None:
-        """Start the exchange."""
-        self._failure = None
-        self._handle.load(request)
-        self._multi.add_handle(self._handle.easy)
-        self._running = True
-
-    def await_headers(self, sent: Sent | None = None) -> tuple[int, Headers]:
-        """Wait for the final status line and its headers."""
-        while (head := self._handle.head()) is None:
-            if not self._running:
-                raise self._failure or TransportError(Trouble.BROKEN)
-            self._wait(sent)
-        self.attempts = self._handle.attempts()
-        return head
+        self.headers: Mapping[str, str]
+        try:
+            self._handle.load(request)
+            self._multi.add_handle(self._handle.easy)
+            self._running = True
+            self.status, self.headers = self._head(sent)
+        except BaseException:
+            self._cut()
+            raise
+        self.attempts, self.body = self._handle.attempts(), b""
 
     def read(self, limit: int) -> bytes:
-        """At most ``limit`` bytes of the body, empty at its end."""
+        """See the protocol."""
+        if self._closed:
+            return b""
         pieces = self._handle.pieces
-        while not pieces and self._running:
-            self._wait()
-        if not pieces:
+        try:
+            while not pieces and self._running:
+                self._wait()
             # Return what arrived before the error first.
-            if self._failure is not None:
+            if not pieces and self._failure is not None:
                 raise self._failure
+        except BaseException:
+            self._cut()
+            raise
+        if not pieces:
+            self.close()
             return b""
         piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         # libcurl holds a reference to this list: do not replace it.
         pieces[:] = [piece[limit:]] if len(piece) > limit else []
         return piece[:limit]
 
-    def is_at_end(self) -> bool:
-        """Whether the whole response was read, so that the connection can be reused."""
-        if self._running and not self._handle.pieces:
+    def close(self) -> None:
+        """See the protocol."""
+        if self._closed:
+            return
+        pieces = self._handle.pieces
+        if self._running and not pieces:
             self._step()
-        return not self._running and not self._handle.pieces and self._failure is None
+        if self._running or pieces or self._failure is not None:
+            self._cut()
+        else:
+            self._closed = True
+            self._transport.keep(self._connection)
 
-    def cut(self) -> None:
-        """Close the connection."""
+    def _head(self, sent: Sent | None) -> tuple[int, Headers]:
+        while (head := self._handle.head()) is None:
+            if not self._running:
+                raise self._failure or TransportError(Trouble.BROKEN)
+            self._wait(sent)
+        return head
+
+    def _cut(self) -> None:
+        self._closed = True
         if self._running:
             self._running = False
             self._multi.remove_handle(self._handle.easy)
-        self._handle.close()
-        self._multi.close()
+        cut(self._connection)
 
     def _wait(self, sent: Sent | None = None) -> None:
         """Wait until data has arrived or the exchange has ended. Raises :class:`TransportError`."""
         lines, pieces = self._handle.lines, self._handle.pieces
         had = (len(lines), len(pieces))
-        deadline = time.monotonic() + self._timeouts.read
-        uploaded, reported, now = 0, 0.0, deadline - self._timeouts.read
+        patience = self._transport.timeouts.read
+        deadline = time.monotonic() + patience
+        uploaded, reported, now = 0, 0.0, deadline - patience
         while True:
             self._step()
             if not self._running or (len(lines), len(pieces)) != had:
                 return
-            sleep(self._multi, max(deadline - now, self._timeouts.read / 4))
-            if self._closing.is_set():
+            sleep(self._multi, max(deadline - now, patience / 4))
+            if self._transport.closing.is_set():
                 raise TransportError(Trouble.BROKEN)
             now = time.monotonic()
             if sent is not None and now >= reported + _REPORT_SECONDS:
@@ -537,7 +522,7 @@ class _Line:
                 sent(self._handle.received())
             moved = self._handle.moved()
             if moved != uploaded:
-                uploaded, deadline = moved, now + self._timeouts.read
+                uploaded, deadline = moved, now + patience
             elif now > deadline and self._handle.is_connected():
                 raise TransportError(Trouble.READ_TIMEOUT)
 
