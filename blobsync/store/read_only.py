@@ -5,22 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from blobsync.base.errors import BlobNotFoundError, BlobsyncError, PlanError, StorageUnreachableError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SignedUrl
 from blobsync.config.model import ListedFile
 from blobsync.store.account_features import UNKNOWN, AccountFeatures
-from blobsync.store.protocol import BlobInfo, BlobProperties, BlockKind, BlockList, Orders
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from blobsync.store.protocol import BlobInfo, BlobProperties, BlobReader, BlockKind, BlockList, Orders
+from blobsync.store.resumed_reader import Body, ResumedReader
 
 # https://learn.microsoft.com/rest/api/storageservices/put-block-from-url#request-headers: up to 2 KiB.
 LONGEST_SOURCE_URL = 2048
-# How often a body that breaks off is continued.
+# How often in a row a body that breaks off is continued.
 _MOST_BREAKS = 5
 
 
@@ -86,6 +83,20 @@ class SourceStore(ReadOnlyStore):
     def _missing(self, name: str) -> BlobNotFoundError:
         return BlobNotFoundError(f"{self._container.child(name)}: there is no such object", path=name)
 
+    def open(
+        self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None
+    ) -> AbstractContextManager[BlobReader]:
+        """GET; a body that breaks off is continued, from the same version."""
+        return ResumedReader(self._get, self._resumes, StorageUnreachableError, name, start, length, etag)
+
+    def _resumes(self, breaks: int) -> bool:
+        return breaks <= _MOST_BREAKS and not self._stopped.is_set()
+
+    def _get(
+        self, name: str, start: int, length: int | None, etag: str | None
+    ) -> tuple[BlobInfo, Callable[[], BlobProperties], Body]:
+        raise NotImplementedError
+
     def described(self, name: str) -> tuple[BlobInfo, BlobProperties] | None:
         """What a HEAD tells of an object, in one request; None if there is no such object."""
         raise NotImplementedError
@@ -111,65 +122,3 @@ class SourceStore(ReadOnlyStore):
 
     def refusal(self, name: str) -> BlobsyncError:
         return PlanError(f"{self._container} is a source: nothing is written or deleted there")
-
-
-class Body(Protocol):
-    """What a source answers a GET with."""
-
-    def read(self, limit: int, /) -> bytes:
-        """At most ``limit`` bytes; none at the end."""
-        ...
-
-    def close(self) -> None:
-        """Give up the rest."""
-        ...
-
-
-class SourceReader:
-    """The body of one GET; see ``BlobReader``. One that breaks off is continued, from the same version and size."""
-
-    def __init__(
-        self,
-        get: Callable[[str, int, int | None, str | None], tuple[BlobInfo, BlobProperties, Body]],
-        translated: Callable[[str], AbstractContextManager[None]],
-        name: str,
-        start: int,
-        length: int | None,
-        etag: str | None,
-        is_stopped: Callable[[], bool],
-    ) -> None:
-        """``translated`` converts the exceptions of a body's ``read`` to our errors; a broken connection is a
-        ``StorageUnreachableError``."""
-        self._get, self._translated, self._name, self._is_stopped = get, translated, name, is_stopped
-        self._at, self._breaks = start, 0
-        self.info, self.properties, self._body = get(name, start, length, etag)
-        left = self.info.size - start
-        self._end = start + (left if length is None else min(length, left))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._body.close()
-
-    def read(self, limit: int) -> bytes:
-        """See the protocol."""
-        while self._at < self._end:
-            try:
-                with self._translated(self._name):
-                    data = self._body.read(min(limit, self._end - self._at))
-                if data:
-                    self._at += len(data)
-                    return data
-                raise StorageUnreachableError(f"{self._name}: the body ended {self._end - self._at:,} bytes early")
-            except StorageUnreachableError:
-                self._breaks += 1
-                if self._breaks > _MOST_BREAKS or self._is_stopped():
-                    raise
-                self._body.close()
-                found, _, self._body = self._get(self._name, self._at, self._end - self._at, self.info.etag)
-                if found.size != self.info.size:
-                    raise
-        return b""

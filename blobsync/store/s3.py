@@ -16,6 +16,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from blobsync.base.errors import (
@@ -37,9 +38,10 @@ from blobsync.base.redaction import SignedUrl
 from blobsync.base.trusted_hosts import is_loopback
 from blobsync.config.model import StorageAccount
 from blobsync.store.protocol import MAX_BLOB_BYTES, BlobInfo, BlobProperties, Checksum
-from blobsync.store.read_only import SourceReader, SourceStore
+from blobsync.store.read_only import SourceStore
 from blobsync.store.rest.transport import CERTIFICATE_HINT, UNTRUSTED_CERTIFICATE
 from blobsync.store.rest.xml import BadAnswerError, Markers, checked_etag
+from blobsync.store.resumed_reader import Body
 from blobsync.store.source_trust import check_bucket
 
 # The client of boto3, as far as it is used: ``list_objects_v2``, ``head_object``, ``get_object``,
@@ -206,10 +208,6 @@ class S3Store(SourceStore):
             return None
         return self._info(name, reply), _properties(reply)
 
-    def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> SourceReader:
-        """GetObject; a body that breaks off is continued, from the same version."""
-        return SourceReader(self._get, _translated, name, start, length, etag, self._stopped.is_set)
-
     def source_url(self, name: str, version: str, seconds: int) -> SignedUrl:
         """A URL that opens this object for ``seconds``; of this ``version`` if it is not empty.
 
@@ -258,7 +256,9 @@ class S3Store(SourceStore):
                 raise StorageError(f"{self._container}: the service lists names that were not asked for")
         return [*folders, *objects]
 
-    def _get(self, name: str, start: int, length: int | None, etag: str | None) -> tuple[BlobInfo, BlobProperties, Any]:
+    def _get(
+        self, name: str, start: int, length: int | None, etag: str | None
+    ) -> tuple[BlobInfo, Callable[[], BlobProperties], Body]:
         words: dict[str, Any] = {**self._words, "Key": name, "ChecksumMode": "ENABLED"}
         if start or length is not None:
             words["Range"] = f"bytes={start}-" + ("" if length is None else str(start + length - 1))
@@ -276,7 +276,7 @@ class S3Store(SourceStore):
         except BaseException:
             reply["Body"].close()
             raise
-        return info, _properties(reply), reply["Body"]
+        return info, partial(_properties, reply), _Body(reply["Body"], shown)
 
     def _info(self, name: str, reply: Mapping[str, Any]) -> BlobInfo:
         try:
@@ -304,6 +304,21 @@ class S3Store(SourceStore):
 
     def _shown(self, name: str) -> str:
         return str(self._container.child(name))
+
+
+class _Body:
+    """The body of an object, with our errors."""
+
+    def __init__(self, body: Any, shown: str) -> None:
+        self._body, self._shown = body, shown
+
+    def read(self, limit: int) -> bytes:
+        with _translated(self._shown):
+            data: bytes = self._body.read(limit)
+        return data
+
+    def close(self) -> None:
+        self._body.close()
 
 
 def _listed(entry: Mapping[str, Any]) -> BlobInfo:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from functools import partial
 from urllib.parse import urljoin, urlsplit
 
 from blobsync.base.background_calls import side_by_side
@@ -29,7 +29,7 @@ from blobsync.base.redaction import SignedUrl, redact_word
 from blobsync.base.trusted_hosts import host_of, is_loopback, is_private
 from blobsync.config.model import ListedFile, StorageAccount
 from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
-from blobsync.store.read_only import SourceReader, SourceStore
+from blobsync.store.read_only import SourceStore
 from blobsync.store.rest.proxies import origin_of
 from blobsync.store.rest.transport import (
     CERTIFICATE_HINT,
@@ -142,10 +142,6 @@ class UrlListStore(SourceStore):
         except BlobNotFoundError:
             return None
 
-    def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> SourceReader:
-        """GET; a body that breaks off is continued, from the same version."""
-        return SourceReader(self._get, _translated, name, start, length, etag, self._stopped.is_set)
-
     def source_url(self, name: str, version: str, seconds: int) -> SignedUrl:
         """The URL, after its redirects."""
         return SignedUrl(self._final.get(name) or self._url(name))
@@ -158,7 +154,7 @@ class UrlListStore(SourceStore):
 
     def _get(
         self, name: str, start: int, length: int | None, etag: str | None
-    ) -> tuple[BlobInfo, BlobProperties, Response]:
+    ) -> tuple[BlobInfo, Callable[[], BlobProperties], Response]:
         wanted = (
             {}
             if not start and length is None
@@ -172,7 +168,7 @@ class UrlListStore(SourceStore):
         except BaseException:
             reply.close()
             raise
-        return info, _properties(reply), reply
+        return info, partial(_properties, reply), reply
 
     def _ask(self, method: str, name: str, headers: Mapping[str, str]) -> Response:
         url = self._url(name)
@@ -284,15 +280,6 @@ _INSIDE = "an address inside the network"
 def _only_outside(connection: socket.socket) -> None:
     if is_private(str(connection.getpeername()[0])):
         raise TransportError(Trouble.REFUSED, _INSIDE)
-
-
-@contextmanager
-def _translated(shown: str) -> Iterator[None]:
-    """Convert what breaks a body to our error."""
-    try:
-        yield
-    except TransportError as error:
-        raise StorageUnreachableError(f"{shown}: the connection broke") from error
 
 
 def _properties(reply: Response) -> BlobProperties:

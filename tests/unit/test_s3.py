@@ -201,7 +201,8 @@ def test_who_pays_says_so_in_each_request(client: FakeClient, store: S3Store) ->
         list(each.list_blobs())
         list(each.list_folder())
         each.head("a")
-        each.open("a").read(1)
+        with each.open("a") as reader:
+            reader.read(1)
         assert [words.get("RequestPayer") for words in client.asked] == [said] * 4
 
 

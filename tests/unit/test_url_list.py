@@ -228,9 +228,12 @@ def test_a_proxy_gets_no_name_that_leads_inside() -> None:
         store.head("a.bin")
 
 
-def test_a_body_that_breaks_off_goes_on(site: Site) -> None:
+def break_off(site: Site, then: Callable[[], object] = lambda: None) -> None:
+    """Have the next body end too early."""
+
     def cut(to: BaseHTTPRequestHandler) -> None:
         del site.answers["GET", "/a.bin"]
+        then()
         to.send_response(200)
         to.send_header("Content-Length", str(len(BODY)))
         to.send_header("ETag", '"v1"')
@@ -239,25 +242,27 @@ def test_a_body_that_breaks_off_goes_on(site: Site) -> None:
         to.close_connection = True
 
     site.answers["GET", "/a.bin"] = cut
+
+
+def test_a_body_that_breaks_off_goes_on(site: Site) -> None:
+    break_off(site)
     with closing(store_of(site)) as store:
         assert body_of(store, etag="v1") == BODY
     assert site.asked[-1][2]["Range"].startswith("bytes=1000-")
 
 
 def test_another_version_in_the_middle_is_no_continuation(site: Site) -> None:
-    def cut(to: BaseHTTPRequestHandler) -> None:
-        del site.answers["GET", "/a.bin"]
-        site.headers["ETag"] = '"v2"'
-        to.send_response(200)
-        to.send_header("Content-Length", str(len(BODY)))
-        to.send_header("ETag", '"v1"')
-        to.end_headers()
-        to.wfile.write(BODY[:1000])
-        to.close_connection = True
-
-    site.answers["GET", "/a.bin"] = cut
+    break_off(site, lambda: site.headers.update(ETag='"v2"'))
     with closing(store_of(site)) as store, pytest.raises(PreconditionFailedError):
         body_of(store, etag="v1")
+
+
+def test_a_stopped_store_asks_no_more(site: Site) -> None:
+    with closing(store_of(site)) as store:
+        break_off(site, store.fail_soon)
+        with pytest.raises(StorageUnreachableError):
+            body_of(store, etag="v1")
+    assert len(site.asked) == 1
 
 
 @pytest.mark.parametrize(

@@ -375,13 +375,13 @@ class BlobHttp:
         """The error of requests that :meth:`close` ends."""
         return StorageUnreachableError(f"the connection to {self._account} was closed")
 
-    def pause(self, failures: int) -> None:
-        """Wait before the next try; raises ``StorageUnreachableError`` when the store is closed meanwhile."""
-        self._sleep(self._retry.wait(failures, None))
-
     def resumes(self, failures: int) -> bool:
-        """Whether to resume a body that broke ``failures`` times in a row."""
-        return failures < self._retry.tries and not self.closing.is_set()
+        """Whether to resume a body that broke ``failures`` times in a row, after a wait. Raises
+        ``StorageUnreachableError`` when the store is closed meanwhile."""
+        if failures >= self._retry.tries or self.closing.is_set():
+            return False
+        self._sleep(self._retry.wait(failures, None))
+        return True
 
     def fail_soon(self) -> None:
         """Stop waiting: requests to a host that is down, including those that wait for a retry, fail within seconds.

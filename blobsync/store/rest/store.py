@@ -1,7 +1,4 @@
-"""A thin client of the Blob service's REST interface: :class:`RestBlobStore`, its operations and leases.
-
-A blob is read as a stream that survives broken connections.
-"""
+"""A thin client of the Blob service's REST interface: :class:`RestBlobStore` and its operations."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ from blobsync.store.rest.headers import (
     written,
 )
 from blobsync.store.rest.http import BlobHttp, SideBySide, Steps, answer_of
-from blobsync.store.rest.transport import Response, TransportError
+from blobsync.store.rest.transport import Response
 from blobsync.store.rest.xml import (
     BadAnswerError,
     Markers,
@@ -65,85 +62,12 @@ from blobsync.store.rest.xml import (
     list_page,
     names_without_content,
 )
+from blobsync.store.resumed_reader import ResumedReader
 from blobsync.store.sas_token import DelegationKey
 
 if TYPE_CHECKING:
     from blobsync.store.account_features import AccountFeatures
     from blobsync.store.rest.block_checks import BlockChecks, FindCrc64
-
-
-@final
-class RestBlobReader:
-    """The body of a Get Blob; see ``storage.BlobReader``."""
-
-    def __init__(
-        self,
-        get: Callable[[str, int, int | None, str | None], Response],
-        name: str,
-        start: int,
-        length: int | None,
-        etag: str | None,
-        http: BlobHttp,
-    ) -> None:
-        self._get = get
-        self._name = name
-        self._http = http
-        self._at = start
-        try:
-            self._response, self.info = self._ask(None if length is None else start + length, etag)
-        except StorageError as error:
-            # 416: an empty blob has no valid range, not even one that starts at 0.
-            if error.status != 416 or start:
-                raise
-            self._response, self.info = self._ask(None, etag)
-        self._headers = self._response.headers
-        self._end = self.info.size if length is None else min(self.info.size, start + length)
-
-    @property
-    def properties(self) -> BlobProperties:
-        return properties_of(self._headers)
-
-    def __enter__(self) -> RestBlobReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._response.close()
-
-    def read(self, limit: int) -> bytes:
-        """At most ``limit`` bytes, empty at the end."""
-        failures = 0
-        while limit and self._at < self._end:
-            broken: Exception | None = None
-            try:
-                if failures:
-                    self._response, _ = self._ask(self._end, self.info.etag)
-                piece = self._response.read(min(limit, self._end - self._at))
-                if piece:
-                    self._at += len(piece)
-                    if self._at >= self._end:
-                        self._response.close()
-                    return piece
-            except TransportError as error:
-                broken = error
-            failures += 1
-            self._response.close()
-            if not self._http.resumes(failures):
-                raise StorageError(
-                    f"{self._name}: the body ended at byte {self._at} of {self._end}", path=self._name
-                ) from broken
-            self._http.pause(failures)
-        return b""
-
-    def _ask(self, end: int | None, etag: str | None) -> tuple[Response, BlobInfo]:
-        """Request the rest of the blob."""
-        reply = self._get(self._name, self._at, end, etag)
-        try:
-            return reply, read_asked(self._name, reply, self._at, etag)
-        except BaseException:
-            reply.close()
-            raise
 
 
 # Limit in bytes of the response to a small request; enough for any error.
@@ -385,12 +309,12 @@ class RestBlobStore:
             raise self._error(reply, "read", name)
         return properties_of(reply.headers)
 
-    def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> RestBlobReader:
+    def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> ResumedReader:
         """Get Blob, ``length`` bytes from ``start`` (None: to the end); only version ``etag`` if given.
 
         A connection that breaks is resumed where it broke, from the same version of the blob.
         """
-        return RestBlobReader(self._get, name, start, length, etag, self._http)
+        return ResumedReader(self._get, self._http.resumes, StorageError, name, start, length, etag)
 
     def list_versions(self, prefix: str = "") -> Iterator[BlobInfo]:
         """List Blobs with ``include=versions``; a current blob has no ``version`` where the account keeps none."""
@@ -415,9 +339,10 @@ class RestBlobStore:
         if reply.status not in (202, 404):
             raise self._error(reply, "delete", name)
 
-    def open_version(self, name: str, version: str, *, start: int = 0, length: int | None = None) -> RestBlobReader:
+    def open_version(self, name: str, version: str, *, start: int = 0, length: int | None = None) -> ResumedReader:
         """Get Blob with ``versionid``; a broken connection is resumed."""
-        return RestBlobReader(partial(self._get, version=version), name, start, length, None, self._http)
+        get = partial(self._get, version=version)
+        return ResumedReader(get, self._http.resumes, StorageError, name, start, length)
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -602,17 +527,27 @@ class RestBlobStore:
     def _copy(self, name: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Response:
         return self._http.run(self._http.tries("PUT", self._path(name), query, headers, b"", retry_bare_500=False))
 
-    def _get(self, name: str, start: int, end: int | None, etag: str | None, version: str = "") -> Response:
+    def _get(
+        self, name: str, start: int, length: int | None, etag: str | None, version: str = ""
+    ) -> tuple[BlobInfo, Callable[[], BlobProperties], Response]:
         headers = {}
-        if start or end is not None:
-            headers["x-ms-range"] = f"bytes={start}-{'' if end is None else end - 1}"
+        if start or length is not None:
+            headers["x-ms-range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
         if etag:
             headers["If-Match"] = f'"{etag}"'
         query = {"versionid": version} if version else _NOTHING
         reply = self._http.run(self._http.tries("GET", self._path(name), query, headers, most=0))
+        if reply.status == 416 and not start and length is not None:
+            # An empty blob has no valid range, not even one that starts at 0.
+            reply.close()
+            return self._get(name, 0, None, etag, version)
         if reply.status not in (200, 206):
             raise self._error(reply, "read", name)
-        return reply
+        try:
+            return read_asked(name, reply, start, etag), partial(properties_of, reply.headers), reply
+        except BaseException:
+            reply.close()
+            raise
 
     def _only_blobs(self, **which: str) -> Iterator[BlobInfo]:
         return (entry for entry in self._list(**which) if isinstance(entry, BlobInfo))
