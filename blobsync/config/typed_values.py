@@ -1,21 +1,20 @@
 """Values of a configuration file as types: each key checked against the table of ``known_keys``.
 
-All problems are collected, since ``config check`` shows them together. An unknown key is a warning, with the most
-similar known one. pydantic could check the types, but adds 85 ms to each command, and its messages name no file or
-line.
+``${NAME}`` in a value is replaced by an environment variable that a project's file may use. All problems are collected,
+since ``config check`` shows them together. An unknown key is a warning, with the most similar known one. pydantic could
+check the types, but adds 85 ms to each command, and its messages name no file or line.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from blobsync.base.errors import ConfigError
 from blobsync.base.formatting import count_text
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.redaction import Secret
-from blobsync.config.environment_variables import Variables
 from blobsync.config.known_keys import (
     CODE_KEY,
     FOLDER_SUFFIX,
@@ -38,6 +37,14 @@ _KEY_FORM = pattern(r"[\w ./-]{1,40}")
 _SIZE = pattern(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _PLACEHOLDER = pattern(r"<[^<>]*>|\??x{3,}", re.IGNORECASE)
+
+# $${NAME} stands for a literal ${NAME}.
+_VARIABLE = pattern(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# Variables that a project file may always use: those meant for its credentials.
+_OPEN_VARIABLES = ("AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN")
+_OPEN_PREFIX = "BLOBSYNC_"
+# The user's own addition to these, as ``user_config`` reads it.
+ALLOWED_VARIABLES_VARIABLE = "BLOBSYNC_ALLOWED_VARIABLES"
 
 
 def is_placeholder(text: str) -> bool:
@@ -65,9 +72,10 @@ def _shown(key: str) -> str:
 
 
 class Checker:
-    """Converts one document's raw values to typed ones. ``problems`` and ``warnings`` are the findings.
+    """Converts one document's raw values to typed ones. ``problems`` and ``warnings`` are the findings;
+    ``from_environment`` are the keys whose values contain environment variables, with their names.
 
-    ``allowed``: see ``Variables``.
+    ``allowed`` is called for the variables that the user allows, once one is named that not every project may use.
     """
 
     def __init__(
@@ -76,10 +84,10 @@ class Checker:
         self.problems: list[ConfigError] = []
         self.warnings: list[str] = []
         self._unknown_keys: list[KeyPath] = []
+        self.from_environment: dict[KeyPath, list[str]] = {}
         self._document = document
-        self._variables = Variables(environ, allowed, self.problem)
-        # The keys whose values contain environment variables, with their names.
-        self.from_environment: Mapping[KeyPath, Sequence[str]] = self._variables.used
+        self._environ = environ
+        self._allowed = allowed
         # The types of the values of each kind, and what reads these further; true and false are no numbers.
         self._readers: Mapping[Kind, tuple[tuple[type, ...], Callable[[KeyPath, Any, Key], Any]]] = {
             Kind.TEXT: ((str, int), self._text),
@@ -140,9 +148,7 @@ class Checker:
         types, reader = self._readers[key.kind]
         if isinstance(raw, types) and (not isinstance(raw, bool) or bool in types):
             return reader(path, raw, key)
-        if not (
-            isinstance(raw, str) and "${" in raw and self._variables.expand(path, raw, may_have_any=key.secret) is None
-        ):
+        if not (isinstance(raw, str) and "${" in raw and self._expand(path, raw, key) is None):
             found = {dict: "a mapping", list: "a list", bool: "true or false", int: "a number", str: "a text"}
             self.problem(path, f"must be {key.kind.value}, not {found.get(type(raw), 'nothing')}")
         return None
@@ -167,7 +173,7 @@ class Checker:
         self.problem((key,), "is missing", hint=hint)
 
     def _text(self, path: KeyPath, raw: str | int, key: Key) -> str | None:
-        return self._variables.expand(path, str(raw), may_have_any=key.secret)
+        return self._expand(path, str(raw), key)
 
     def _program(self, path: KeyPath, raw: str | int, key: Key) -> str | None:
         text = self._text(path, raw, key)
@@ -225,9 +231,50 @@ class Checker:
     def _untyped(self, path: KeyPath, raw: Any) -> Any:
         """Keep a value that no table describes."""
         if isinstance(raw, str):
-            return self._variables.expand(path, raw, may_have_any=TEXT.secret)
+            return self._expand(path, raw, TEXT)
         if isinstance(raw, dict):
             return self._of_keys(path, raw, None)
         if isinstance(raw, list):
             return tuple(self._untyped((*path, str(number)), item) for number, item in enumerate(raw))
         return raw
+
+    def _expand(self, path: KeyPath, text: str, key: Key) -> str | None:
+        """``text`` with its variables replaced; None, and the problems are added, if it may not have one of them."""
+        refused = False
+
+        def replace(match: re.Match[str]) -> str:
+            nonlocal refused
+            escaped, name = match.groups()
+            if escaped:
+                return f"${{{name}}}"
+            refused |= not self._may_have(path, name, key)
+            self.from_environment.setdefault(path, []).append(name)
+            return self._environ.get(name, "")
+
+        expanded = _VARIABLE.sub(replace, text)
+        return None if refused else expanded
+
+    def _may_have(self, path: KeyPath, name: str, key: Key) -> bool:
+        """Whether the value of a key may have this variable; else the problem is added."""
+        if not key.secret:
+            self.problem(
+                path,
+                f"must not contain ${{{name}}}: variables are expanded in credentials and in env only",
+                hint=f"write the value itself, or $${{{name}}} for the literal text",
+            )
+        elif not (name in _OPEN_VARIABLES or name.startswith(_OPEN_PREFIX) or name in self._allowed()):
+            self.problem(
+                path,
+                f"must not use the environment variable {name}: a project file may use allowed variables only",
+                hint=f"if you trust this project with it: export {ALLOWED_VARIABLES_VARIABLE}={name}, "
+                "or list it under allowed_variables in your own configuration file",
+            )
+        elif name not in self._environ:
+            self.problem(
+                path,
+                f"the environment variable {name} is not set",
+                hint=f"set it first, for example: export {name}=...",
+            )
+        else:
+            return True
+        return False

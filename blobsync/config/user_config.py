@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.base.user_folders import config_home, listed_in, read_own
-from blobsync.config.environment_variables import ALLOWED_VARIABLES_VARIABLE
 from blobsync.config.known_keys import USER
-from blobsync.config.typed_values import Checker
+from blobsync.config.typed_values import ALLOWED_VARIABLES_VARIABLE, Checker
 from blobsync.config.yaml_document import parse_document
 
 SAFE_PROJECTS_VARIABLE = "BLOBSYNC_SAFE_PROJECTS"

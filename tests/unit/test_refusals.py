@@ -161,10 +161,7 @@ MISTAKES: Mapping[str, Damage] = {
 # What reads configuration files on the road of every transfer and of submit.
 READING = [
     *(ROOT / "blobsync/config" / f"{name}.py" for name in ("accounts", "loader", "logins")),
-    *(
-        ROOT / "blobsync/config" / f"{name}.py"
-        for name in ("environment_variables", "typed_values", "user_config", "yaml_document")
-    ),
+    *(ROOT / "blobsync/config" / f"{name}.py" for name in ("typed_values", "user_config", "yaml_document")),
     ROOT / "blobsync/base/user_folders.py",
 ]
 OTHERS: Mapping[str, str] = {
