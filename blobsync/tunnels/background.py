@@ -37,9 +37,8 @@ def keep_tunnel(
 ) -> int:
     """Open the tunnel and keep it open until it is closed; the exit code is 1 if it could not be opened."""
     order = parse_object(folder.order.read_text())
-    tunnel = NamedTunnel(**order["tunnel"])
-    marked = {**environ, **folder.mark}
-    keeper = TunnelKeeper(partial(tunnel.argv, order["port"]), order["port"], process, marked, started=folder.note_line)
+    tunnel, port = NamedTunnel(**order["tunnel"]), order["port"]
+    keeper = TunnelKeeper(partial(tunnel.argv, port), port, process, environ, started=folder.note_line)
     written: Mapping[str, object] = {}
     try:
         keeper.open()

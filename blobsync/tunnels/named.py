@@ -31,7 +31,7 @@ from blobsync.backends.ssh_arguments import (
 from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
 from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.process import ProcessRunner, python_module
-from blobsync.base.process_identity import variables_of
+from blobsync.base.process_identity import ProcessMark
 from blobsync.base.user_folders import (
     config_home,
     environment,
@@ -52,8 +52,6 @@ _BEGIN_SECONDS, _END_SECONDS = 60.0, 30.0
 _POLL_SECONDS = 0.1
 # How long a killed process may take to end (seconds).
 _GONE_SECONDS = 5.0
-# The variable with the tunnel's folder, in the environment of its command.
-_MARK = "BLOBSYNC_TUNNEL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,6 @@ class TunnelFolder:
     def __init__(self, folder: Path) -> None:
         self.order, self.state, self.lock = folder / "order.json", folder / "state.json", folder / "lock"
         self.close, self.log, self.line = folder / "close", folder / "log", folder / "line.json"
-        self.mark = {_MARK: str(folder)}
 
     def is_held(self) -> bool:
         """Whether the tunnel's process runs."""
@@ -150,24 +147,21 @@ class TunnelFolder:
             yield True
 
     def note_line(self, pid: int) -> None:
-        """Record the command's process, so that it can be ended if this one is killed."""
-        self.write(self.line, {"pid": pid})
+        """Record the tunnel's command."""
+        self.write(self.line, ProcessMark.of(pid)._asdict())
 
     def end_stray_line(self) -> None:
         """End the command left by a killed process: it would keep the port, out of reach of ``close``."""
-        with suppress(OSError, ValueError):
-            pid = parse_object(self.line.read_text()).get("pid")
+        with suppress(OSError, ValueError, TypeError):
+            line = ProcessMark(**parse_object(self.line.read_text()))
             # Checked after the file was read: a running process has recorded its own command.
-            if not isinstance(pid, int) or pid <= 1 or self.is_held():
+            if self.is_held():
                 return
-            if self._has_mark(pid):
-                os.killpg(pid, signal.SIGKILL)
-                _wait(lambda: not self._has_mark(pid), _GONE_SECONDS)
+            # Where its birth is not known, it may be another program with the same process id.
+            if line.pid > 1 and line.born and line.is_alive:
+                os.killpg(line.pid, signal.SIGKILL)
+                _wait(lambda: not line.is_alive, _GONE_SECONDS)
             self.line.unlink()
-
-    def _has_mark(self, pid: int) -> bool:
-        """Whether it is our command, and not another program with the same process id; only known on Linux."""
-        return os.fsencode(f"{_MARK}={self.mark[_MARK]}") in variables_of(pid)
 
     def read(self) -> dict[str, object]:
         """The last state; empty if there is none."""
