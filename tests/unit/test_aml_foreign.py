@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from blobsync.backends.aml.aml_backend import AmlBackend
-from blobsync.backends.aml.foreign_jobs import read_foreign, tagged_ssh
+from blobsync.backends.aml.foreign_jobs import read_foreign
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.protocol import SeenJob, Surroundings
 from blobsync.base.process import ProcessRunner
@@ -84,20 +84,6 @@ def test_what_is_read_and_what_is_not() -> None:
     assert read(limits={"timeout": "PT1H30M5S"}).timeout_s == 5405
     assert read(limits={"timeout": "P1DT2H"}).timeout_s == 93_600
     assert own_inputs(read(command="a ${{inputs.raw}} ${{ outputs.model }} ${HOME}")) == ["inputs.raw", "outputs.model"]
-
-
-@pytest.mark.parametrize(
-    ("tag", "command"),
-    [
-        ("ssh://me@node.example.com:31951", ("ssh", "-p", "31951", "--", "me@node.example.com")),
-        ("ssh://-oProxyCommand=x@host:1", ()),
-        ("ssh://me@-host:1", ()),
-        ("ssh://me@host:1 extra", ()),
-        ("", ()),
-    ],
-)
-def test_the_way_in_that_itp_writes_beside_a_job(tag: str, command: tuple[str, ...]) -> None:
-    assert tagged_ssh(AmlReply({"properties": {"tags": {"ssh": tag}}})) == command
 
 
 class Grouped(FakeBackend):

@@ -110,4 +110,5 @@ def test_on_itp_the_address_is_in_a_tag() -> None:
         *("-p", "30022", "--", "me@10.0.0.4"),
         "python3 -c 'print(1)'",
     )
-    assert tagged_machine(AmlReply()) is None
+    for other in ("ssh://-oProxyCommand=x@host:1", "ssh://me@-host:1", "ssh://me@host:1 extra", ""):
+        assert tagged_machine(AmlReply({"properties": {"tags": {"ssh": other}}})) is None

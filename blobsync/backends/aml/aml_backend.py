@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from blobsync.backends.aml import replies as aml_replies
 from blobsync.backends.aml.client import VIRTUAL_CLUSTER_VERSION, AmlClient
 from blobsync.backends.aml.computes import Computes
-from blobsync.backends.aml.foreign_jobs import read_foreign, tagged_ssh
+from blobsync.backends.aml.foreign_jobs import read_foreign
 from blobsync.backends.aml.itp_and_singularity import virtual_cluster_id
 from blobsync.backends.aml.job_secrets import close_secrets, node_secrets, secrets_path, with_seal_keys
 from blobsync.backends.aml.replies import AmlReply
@@ -295,10 +295,8 @@ class AmlBackend:
             raise JobError(f"{ref.run_id} is {info.state}: only a running job has nodes to connect to")
         if info.tasks:
             raise JobError(f"{ref.run_id} is a sweep: Azure ML opens no ssh to its trials")
-        if self._cluster.platform == "itp":
-            body = self._client.try_call(f"jobs/{run_name(ref.run_id)}") or AmlReply()
-            if machine := tagged_ssh(body):
-                return machine
+        if machine := self._tagged(ref):
+            return ("ssh", "-p", str(machine.port), "--", machine.destination)
         place = self._workspace
         # With '=', because a value could begin with '-'.
         command = ["az", "ml", "job", "connect-ssh", f"--name={run_name(ref.run_id)}", f"--node-index={node}"]
@@ -317,12 +315,15 @@ class AmlBackend:
 
     # -- private ------------------------------------------------------------------------------------------------
 
+    def _tagged(self, ref: JobRef) -> SshMachine | None:
+        body = self._client.try_call(f"jobs/{run_name(ref.run_id)}") if self._cluster.platform == "itp" else None
+        return tagged_machine(body) if body else None
+
     def _machine(self, ref: JobRef, node: int) -> SshMachine:
         """The node: on ITP at the address in the job's tags, else behind the job's ssh service."""
-        name = run_name(ref.run_id)
-        body = self._client.try_call(f"jobs/{name}") if self._cluster.platform == "itp" else None
-        if machine := tagged_machine(body or AmlReply()):
+        if machine := self._tagged(ref):
             return machine
+        name = run_name(ref.run_id)
         service = self._client.history(f"runs/{name}/serviceinstances/{node}")
         address = read_address(service or AmlReply(), name, node)
         return machine_behind(find_az(self._around.process, self._around.environ), address)

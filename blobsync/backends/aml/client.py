@@ -112,15 +112,11 @@ class AmlClient:
 
     def pages(self, path: str, **params: str) -> Iterator[AmlReply]:
         """The items of a list; pages are read as needed."""
-        answer = self.call("GET", path, **params)
-        seen: set[str] = set()
-        while True:
-            yield from answer.objects("value")
-            following = answer.text("nextLink")
-            if not following:
-                return
-            self._demand_new(following, seen, answer.host)
-            answer = self._json(self._checked(self._send(self._arm, "GET", self._own(following)), "look"))
+
+        def following(link: str) -> AmlReply:
+            return self._json(self._checked(self._send(self._arm, "GET", self._own(link)), "look"))
+
+        yield from _items(self.call("GET", path, **params), "nextLink", following)
 
     def cancel(self, run_id: str) -> Refusal | None:
         """Request a job's cancellation and wait until the service accepts it; returns a refusal of this job."""
@@ -147,15 +143,9 @@ class AmlClient:
 
     def history_pages(self, path: str) -> Iterator[AmlReply]:
         """The items of a list of run history; pages are read as needed."""
-        seen: set[str] = set()
-        answer = self.history(path)
-        while answer is not None:
-            yield from answer.objects("value")
-            token = answer.text("continuationToken")
-            if not token:
-                return
-            self._demand_new(token, seen, answer.host)
-            answer = self.history(path, **{"$continuationtoken": token})
+        return _items(
+            self.history(path), "continuationToken", lambda token: self.history(path, **{"$continuationtoken": token})
+        )
 
     def read(self, url: str, start: int, end: int | None) -> bytes:
         """Bytes of a log behind a SAS URL; no token goes there."""
@@ -283,11 +273,6 @@ class AmlClient:
             f"{host} returned {problem}", hint="check management_endpoint in the workspace file"
         ) from cause
 
-    def _demand_new(self, page: str, seen: set[str], host: str) -> None:
-        if page in seen or len(seen) >= _MOST_PAGES:
-            raise LostContactError(f"{host} returned a list that never ends", hint="try again later")
-        seen.add(page)
-
     def _url(self, path: str) -> str:
         if path.startswith("/subscriptions"):
             return f"{self.base}{path}"
@@ -312,6 +297,20 @@ class AmlClient:
                 f"Azure refers to {host}, {why_not(url, service)}: no request was sent",
                 hint=how_to_trust(url, "your own configuration file"),
             )
+
+
+def _items(answer: AmlReply | None, key: str, following: Callable[[str], AmlReply | None]) -> Iterator[AmlReply]:
+    """The items of a list whose pages name the next one under ``key``. Raises ``LostContactError`` if it never ends."""
+    seen: set[str] = set()
+    while answer is not None:
+        yield from answer.objects("value")
+        page = answer.text(key)
+        if not page:
+            return
+        if page in seen or len(seen) >= _MOST_PAGES:
+            raise LostContactError(f"{answer.host} returned a list that never ends", hint="try again later")
+        seen.add(page)
+        answer = following(page)
 
 
 def check_endpoint(endpoint: str, workspace: WorkspaceConfig, trusted: Trusted = tuple) -> None:

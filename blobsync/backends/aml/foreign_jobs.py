@@ -17,7 +17,6 @@ from blobsync.jobspec.spec import JobSpec
 _ACTS_COMMAND = "--command"
 # The service's own variables.
 _OF_THE_SERVICE = re.compile(r"(?:AZUREML|AZ_BATCH)\w*", re.IGNORECASE)
-_SSH_TAG = re.compile(r"ssh://([A-Za-z0-9_][A-Za-z0-9._-]*)@([A-Za-z0-9][A-Za-z0-9.-]*):([0-9]{1,5})")
 
 
 def read_foreign(body: AmlReply, details: AmlReply, cluster: Cluster) -> JobSpec:
@@ -52,12 +51,6 @@ def read_foreign(body: AmlReply, details: AmlReply, cluster: Cluster) -> JobSpec
         timeout_s=seconds,
         options={"foreign": True, "unread": [text[:200] for text in unread]},
     )
-
-
-def tagged_ssh(body: AmlReply) -> tuple[str, ...]:
-    """The ssh command in the tags of a job on ITP, as ACT used it; empty if there is none."""
-    match = _SSH_TAG.fullmatch(body.inner("properties").texts("tags").get("ssh", ""))
-    return ("ssh", "-p", match[3], "--", f"{match[1]}@{match[2]}") if match else ()
 
 
 def _command_of_act(details: AmlReply) -> str:

@@ -14,7 +14,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from blobsync.backends.aml.foreign_jobs import tagged_ssh
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.ssh_arguments import SshMachine, read_machine
 from blobsync.base.errors import BackendUnavailableError, JobError
@@ -23,6 +22,7 @@ from blobsync.base.process import ProcessRunner
 _ADDRESS = re.compile(
     r"wss://[A-Za-z0-9](?:[A-Za-z0-9.-]{0,250}[A-Za-z0-9])?(?::[0-9]{1,5})?(?:/[A-Za-z0-9._/-]{0,200})?"
 )
+_TAG = re.compile(r"ssh://([A-Za-z0-9_][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9.-]*:[0-9]{1,5})")
 # Lines of ``az --version``.
 _PYTHON = re.compile(r"^Python location '(/[^'\n]+)'$", re.MULTILINE)
 _EXTENSIONS = re.compile(r"^Extensions directory '(/[^'\n]+)'$", re.MULTILINE)
@@ -75,6 +75,6 @@ def machine_behind(az: tuple[str, str], address: str) -> SshMachine:
 
 
 def tagged_machine(body: AmlReply) -> SshMachine | None:
-    """The ssh address in the tags of a job on ITP; None if there is none. Raises ``UsageError``."""
-    way = tagged_ssh(body)
-    return read_machine(f"{way[-1]}:{way[2]}", "ssh") if way else None
+    """The ssh address in the tags of a job on ITP, as ACT used it; None if there is none. Raises ``UsageError``."""
+    match = _TAG.fullmatch(body.inner("properties").texts("tags").get("ssh", ""))
+    return read_machine(match[1], "ssh") if match else None
