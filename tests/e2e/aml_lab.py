@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from blobsync.jobs.context import JobContext
-from blobsync.jobs.states import refresh
 from tests.e2e.world import Container, JobLab, Project, write_tree
 from tests.servers.aml_stub import ARM_TOKEN, ML_TOKEN, AmlStub, serve
 from tests.unit.test_config_loader import ACT_EXAMPLE
-from tests.waiting import wait_until
 
 SHOW = """\
 import json, os, sys
@@ -55,18 +52,8 @@ class Lab(JobLab):
         return job_id
 
     def until(self, job_id: str, *states: str) -> dict[str, Any]:
-        board = JobContext(self.project.root, {**os.environ, **self.project.environ})
-        wanted = states or ("Completed", "Failed", "Canceled")
-
-        def there() -> bool:
-            return refresh(board, [board.history.find(job_id)]).records[0].info.state.value in wanted
-
-        assert wait_until(there, pause=0.1), self.run("q", job_id)
+        super().until(job_id, *states)
         return self.detail(job_id)
-
-    def detail(self, job_id: str) -> dict[str, Any]:
-        jobs: list[dict[str, Any]] = self.ask("q", job_id)["jobs"]
-        return jobs[0]
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ import yaml
 
 from tests.e2e.world import Container, JobLab, Project
 from tests.servers.slurm_fixture import slurm_cluster
-from tests.waiting import wait_until
 
 __all__ = ["slurm_cluster"]
 
@@ -121,22 +120,12 @@ class Lab(JobLab):
         following = self.project.start("logs", job_id, "-F")
         assert following.stdout
         first = following.stdout.readline()
-        assert following.poll() is None and self.state(job_id) == "Running"
+        assert following.poll() is None and self.job(job_id)["status"] == "Running"
         self.gate.unlink()
         rest = following.stdout.read()
         done = self.project.finish(following)
         assert done.code == 0 and first, str(done)
         return [first.rstrip("\n"), *rest.splitlines()]
-
-    def state(self, job_id: str) -> str:
-        jobs = self.run("--json", "q", "--max", "100").data["jobs"]
-        return str(next(job["status"] for job in jobs if job["job_id"] == job_id))
-
-    def end(self, job_id: str) -> str:
-        """Wait for the end of a job; returns its state."""
-        ends = ("Completed", "Failed", "Canceled")
-        assert wait_until(lambda: self.state(job_id) in ends, pause=1.0)
-        return self.state(job_id)
 
 
 @pytest.fixture
@@ -175,7 +164,7 @@ def test_the_recipe_for_chainer_runs_as_it_is(lab: Lab, cluster: str) -> None:
     job_id = done.data["job_id"]
     # Like `az batchai job file stream`: lines arrive while the program runs.
     streamed = lab.streamed(job_id)
-    assert lab.end(job_id) == "Completed", lab.run("q", job_id)
+    assert lab.until(job_id)["status"] == "Completed", lab.run("q", job_id)
 
     model = json.loads(lab.container.get(f"mine/logs/{job_id}/outputs/model.json"))
     assert model["total"] == 1 + 2
@@ -217,7 +206,7 @@ def test_a_secret_of_a_job_file_is_asked_for_where_the_job_moves_to(lab: Lab) ->
     env = [{"name": "MY_LIST", "value": "x"}, {"name": "HUB_TOKEN", "value": "sentinel-token"}]
     lab.write("job.json", {"properties": lab.recipe(secrets=secrets, environmentVariables=env)})
     old = lab.run("--json", "-c", "here", "submit", "--file", "job.json").data["job_id"]
-    assert lab.end(old) == "Completed", lab.run("q", old)
+    assert lab.until(old)["status"] == "Completed", lab.run("q", old)
     lab.configure("there", "local", local={"slots": 4, "gpus": 0}, use_custom_docker=False)
     refused = lab.run("resubmit", old, "-t", "there", code=2)
     assert "the job needs the secret variable HUB_TOKEN" in refused.err and "there.yaml" in refused.err
@@ -252,7 +241,7 @@ def test_parameter_servers_end_when_the_workers_have(lab: Lab) -> None:
     del recipe["chainerSettings"]
     lab.write("job.json", {"properties": recipe})
     job_id = lab.run("--json", "-c", "here", "submit", "--file", "job.json").data["job_id"]
-    assert lab.end(job_id) == "Completed", lab.run("q", job_id)
+    assert lab.until(job_id)["status"] == "Completed", lab.run("q", job_id)
     tasks = {
         name: json.loads(lab.container.get(f"mine/logs/{job_id}/stdouterr/stdout-{name}.txt"))["task"]
         for name in ("wk-0", "wk-1", "ps-0")
@@ -270,7 +259,7 @@ def test_a_converted_file_is_the_same_job(lab: Lab) -> None:
     assert made["files"] == ["aux_data/aml/chain.yaml"]
     lab.run("config", "check", "-c", "chain")
     job_id = lab.run("--json", *made["command"][1:]).data["job_id"]
-    assert lab.end(job_id) == "Completed", lab.run("q", job_id)
+    assert lab.until(job_id)["status"] == "Completed", lab.run("q", job_id)
     assert json.loads(lab.container.get(f"mine/logs/{job_id}/outputs/model.json"))["total"] == 3
     assert "exists already" in lab.run("-c", "here", "convert", "batchai", "job.json", "--name", "chain", code=2).err
 
@@ -292,7 +281,7 @@ def test_a_file_of_philly_that_was_converted_for_slurm_has_its_data_and_keeps_it
     file.write_text(yaml.safe_dump({**written, "runtime": runtime}))
     done = lab.run("--json", "-c", "new", "-n", "0", "submit", "cat data/a.txt; cp data/a.txt output/kept.txt")
     job_id = done.data["job_id"]
-    assert lab.end(job_id) == "Completed", lab.run("q", job_id)
+    assert lab.until(job_id)["status"] == "Completed", lab.run("q", job_id)
     assert lab.run("logs", job_id).out == "data\n"
     assert lab.container.get("mine/out/kept.txt") == b"data"
 
@@ -323,6 +312,6 @@ def test_a_file_of_philly_becomes_one_of_this_platform(lab: Lab) -> None:
     job_id, choice = done.data["job_id"], done.data["choice"]
     assert [(one["cluster"], one["chosen"]) for one in choice] == [("gone", False), ("new", True), ("here", False)]
     assert "cluster gone: did not answer: " in done.err and "cluster new: 1 node free, enough for 1" in done.err
-    assert lab.end(job_id) == "Completed" and lab.run("logs", job_id).out == "v 0\n"
+    assert lab.until(job_id)["status"] == "Completed" and lab.run("logs", job_id).out == "v 0\n"
     # Its output is in the container.
     assert lab.container.get("mine/output/kept.txt") == b"kept\n"

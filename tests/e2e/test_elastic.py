@@ -123,10 +123,6 @@ class Jobs(JobLab):
         job_id: str = self.ask("submit", *words)["job_id"]
         return job_id
 
-    def until(self, job_id: str, *states: str) -> dict[str, Any]:
-        assert wait_until(lambda: self.job(job_id)["status"] in states, seconds=PATIENCE, pause=0.5), self.explain()
-        return self.job(job_id)
-
     def nodes(self, job_id: str) -> dict[int, int]:
         """blobsync's process of each node, by the node's number."""
         found = {}

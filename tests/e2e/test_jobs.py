@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from blobsync.jobs.array_job import ArrayJob
-from blobsync.jobs.context import JobContext
 from blobsync.jobs.states import refresh
 from tests.e2e.terminal import see
 from tests.e2e.world import (
@@ -73,10 +72,7 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 @dataclass
 class Lab(JobLab):
-    """A project with two clusters: ``here`` is this machine, ``uni`` is Slurm with two nodes.
-
-    ``pause`` is between two looks at a job elsewhere (seconds): each starts programs.
-    """
+    """A project with two clusters: ``here`` is this machine, ``uni`` is Slurm with two nodes."""
 
     pause = 0.4
     container: Container
@@ -106,18 +102,6 @@ class Lab(JobLab):
         job_id: str = self.ask("-c", cluster, *count, "submit", *words)["job_id"]
         return job_id
 
-    def until(self, job_id: str, *states: str) -> dict[str, Any]:
-        """Wait with the library, which is faster than a process per query; returns the command's result."""
-        board = JobContext(self.project.root, {**os.environ, **self.project.environ})
-        wanted = states or ("Completed", "Failed", "Canceled")
-        pause = 0.1 if board.history.find(job_id).backend == "local" else self.pause
-
-        def there() -> bool:
-            return refresh(board, [board.history.find(job_id)]).records[0].info.state.value in wanted
-
-        assert wait_until(there, pause=pause), self.run("q", job_id)
-        return self.job(job_id)
-
     @property
     def scratch_is_empty(self) -> bool:
         """Whether the nodes have no files of jobs."""
@@ -134,10 +118,6 @@ class Lab(JobLab):
         """Wait for a program that prints ``up``: Slurm calls a job running before it starts the script."""
         logs = self.project.state / "jobs" / job_id / "user_logs"
         assert wait_until(lambda: any("up" in log.read_text() for log in logs.glob("*")))
-
-    def detail(self, job_id: str) -> dict[str, Any]:
-        jobs: list[dict[str, Any]] = self.ask("q", job_id)["jobs"]
-        return jobs[0]
 
 
 def command_line(pid: str) -> bytes:
@@ -552,7 +532,7 @@ def test_tasks_of_a_sweep_have_outputs_logs_and_ends_of_their_own(lab: Lab, clus
         f"{own}/{at}/{file}" for at in range(3) for file in ("name", "result.json")
     )
     assert [lab.container.get(f"{own}/{at}/name").decode() for at in range(3)] == NAMES
-    board = JobContext(lab.project.root, {**os.environ, **lab.project.environ})
+    board = lab.board
     handle = ArrayJob(board, board.history.find(job_id))
     assert handle.results() == {number: {"loss": number} for number in range(3)}
     assert [task.parameters["name"] for task in handle.tasks if task.exit_code] == NAMES[2:]
@@ -573,7 +553,7 @@ def test_a_thousand_tasks_end_one_by_one(lab: Lab, cluster: str) -> None:
     platform = "local" if cluster == "here" else "slurm"
     lab.configure(cluster, platform, gpu_per_node=0, nodes=1, local={"slots": 4, "gpus": 0})
     job_id = lab.submit(cluster, "--sweep", "n=0..999", "true")
-    board = JobContext(lab.project.root, {**os.environ, **lab.project.environ})
+    board = lab.board
 
     def has_ended() -> bool:
         return refresh(board, [board.history.find(job_id)]).records[0].info.state.value in ("Completed", "Failed")

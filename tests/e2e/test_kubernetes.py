@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import yaml
 
-from blobsync.jobs.context import JobContext
 from blobsync.jobs.queries import JobQueries
 from blobsync.jobs.recorded_cluster import home_of
 from blobsync.jobspec.spec import JobRef
@@ -77,10 +76,6 @@ class KubeLab(Lab):
         }
         settings = {"gpu_per_node": 0, "config_param": entries, "runtime": {"sync_seconds": 1}, **more}
         self.configure(name, "kubernetes", kubernetes=given, **settings)
-
-    @property
-    def board(self) -> JobContext:
-        return JobContext(self.project.root, {**os.environ, **self.project.environ})
 
     def name_of(self, job_id: str) -> str:
         return job_id.replace("_", "-")

@@ -257,38 +257,27 @@ def test_a_tunnel_with_a_name_is_taken_over_when_the_process_that_keeps_it_was_k
     assert failed.code == 2 and "Connection refused" in failed.errors[0]["message"], str(failed)
 
 
-def test_the_hint_of_a_bastion_that_ssh_does_not_know_asks_for_its_host_key(project: Project, tmp_path: Path) -> None:
-    missing = missing_parts()
-    if missing:
-        pytest.skip(missing)
-    with SshServer(tmp_path / "bastion") as bastion, SshServer(tmp_path / "box") as box:
-        (tmp_path / "box" / "authorized_keys").write_text((bastion.base / "key.pub").read_text())
-        config = client_config(tmp_path, {"bastion.example.org": bastion, "sandbox-12": box}, keys=False)
-        config.write_text(config.read_text().replace("StrictHostKeyChecking yes", "StrictHostKeyChecking ask"))
-        known = config.with_name("known_hosts")
-        known.write_text("")
-        project.environ["PATH"] = f"{client_folder(tmp_path, config)}:{os.environ['PATH']}"
-        words = ("--bastion", "bastion.example.org", "--key", str(bastion.key), "--local-port", str(free_ports(1)[0]))
-        machine = f"{getpass.getuser()}@sandbox-12:{box.port}"
-        assert project.json("tunnel", "add", "box", machine, *words).code == 0
-        refused = project.json("tunnel", "open", "box")
-        assert refused.code == 2 and "Host key verification failed" in refused.errors[0]["message"], str(refused)
-        hint = refused.errors[0]["hint"]
-        line = hint.partition(": ")[2].partition("; Ctrl-C")[0]
-        assert line.startswith("ssh ") and hint.endswith("then blobsync tunnel open box"), hint
-        pid, terminal = pty.fork()
-        if pid == 0:
-            os.execve("/bin/sh", ["sh", "-c", f"exec {line}"], {**os.environ, **project.environ})
-        said = ""
-        # One question for each of the two machines.
-        for _ in range(2):
-            until = said.count("continue connecting") + 1
-            while said.count("continue connecting") < until:
-                said += os.read(terminal, 1 << 16).decode()
-            os.write(terminal, b"yes\n")
-        assert wait_until(lambda: len(known.read_text().splitlines()) == 2), said
-        os.kill(pid, signal.SIGINT)
-        os.waitpid(pid, 0)
-        os.close(terminal)
-        assert project.json("tunnel", "open", "box").code == 0
-        assert project.run("tunnel", "close", "box").code == 0
+def test_the_hint_of_a_bastion_that_ssh_does_not_know_asks_for_its_host_key(tunnel: NamedTunnel) -> None:
+    config, known = tunnel.config, tunnel.config.with_name("known_hosts")
+    config.write_text(config.read_text().replace("StrictHostKeyChecking yes", "StrictHostKeyChecking ask"))
+    known.write_text("")
+    refused = tunnel.open()
+    assert refused.code == 2 and "Host key verification failed" in refused.errors[0]["message"], str(refused)
+    hint = refused.errors[0]["hint"]
+    line = hint.partition(": ")[2].partition("; Ctrl-C")[0]
+    assert line.startswith("ssh ") and hint.endswith("then blobsync tunnel open box"), hint
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve("/bin/sh", ["sh", "-c", f"exec {line}"], {**os.environ, **tunnel.project.environ})
+    said = ""
+    # One question for each of the two machines.
+    for _ in range(2):
+        until = said.count("continue connecting") + 1
+        while said.count("continue connecting") < until:
+            said += os.read(terminal, 1 << 16).decode()
+        os.write(terminal, b"yes\n")
+    assert wait_until(lambda: len(known.read_text().splitlines()) == 2), said
+    os.kill(pid, signal.SIGINT)
+    os.waitpid(pid, 0)
+    os.close(terminal)
+    assert tunnel.open().code == 0

@@ -42,9 +42,12 @@ from azure.storage.blob import (
     generate_container_sas,
 )
 
+from blobsync.jobs.context import JobContext
+from blobsync.jobs.states import refresh
 from tests.conftest import FOR_INSTALLERS
 from tests.documents import check_output
 from tests.servers.forked import Forked, can_fork
+from tests.waiting import wait_until
 
 _RUN_SECONDS = 120.0
 # Whether all tests run on an account with a hierarchical namespace (servers/data_lake.py).
@@ -357,8 +360,12 @@ class Project:
 
 @dataclass
 class JobLab:
-    """A project, and commands about its jobs."""
+    """A project, and commands about its jobs.
 
+    ``pause`` is between two looks at a job elsewhere (seconds): each may start programs.
+    """
+
+    pause = 0.1
     project: Project
 
     def write(self, name: str, value: Any) -> None:
@@ -381,6 +388,26 @@ class JobLab:
     def job(self, job_id: str) -> dict[str, Any]:
         """One row of the list, without fetching logs."""
         return next(job for job in self.ask("q", "--max", "100")["jobs"] if job["job_id"] == job_id)
+
+    def detail(self, job_id: str) -> dict[str, Any]:
+        jobs: list[dict[str, Any]] = self.ask("q", job_id)["jobs"]
+        return jobs[0]
+
+    @property
+    def board(self) -> JobContext:
+        """The library's jobs: faster than a process for each query."""
+        return JobContext(self.project.root, {**os.environ, **self.project.environ})
+
+    def until(self, job_id: str, *states: str) -> dict[str, Any]:
+        """Wait for one of these states, or the end; returns the job's row."""
+        board, wanted = self.board, states or ("Completed", "Failed", "Canceled")
+        pause = 0.1 if board.history.find(job_id).backend == "local" else self.pause
+
+        def there() -> bool:
+            return refresh(board, [board.history.find(job_id)]).records[0].info.state.value in wanted
+
+        assert wait_until(there, pause=pause), self.run("q", job_id)
+        return self.job(job_id)
 
 
 def as_ordinary_user() -> tuple[str, ...]:
