@@ -9,7 +9,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from blobsync.backends.aml.client import AmlClient
@@ -79,16 +79,8 @@ def creation(location: str, vm_size: str, priority: str, bounds: NodeBounds) -> 
 
 def resizing(now: NodeBounds, wanted: NodeBounds) -> dict[str, Any]:
     """The body that changes a cluster's bounds; None leaves one as it is. Raises ``UsageError``."""
-
-    def chosen(new: int | None, old: int | None) -> int | None:
-        return old if new is None else new
-
-    merged = NodeBounds(
-        chosen(wanted.least, now.least),
-        chosen(wanted.most, now.most),
-        chosen(wanted.idle_seconds, now.idle_seconds),
-    )
-    return {"properties": {"properties": {"scaleSettings": _scale_settings(merged)}}}
+    given = {name: value for name, value in asdict(wanted).items() if value is not None}
+    return {"properties": {"properties": {"scaleSettings": _scale_settings(replace(now, **given))}}}
 
 
 def _scale_settings(bounds: NodeBounds) -> dict[str, Any]:
