@@ -48,11 +48,11 @@ def follow(frame, event, _):
         entered.setdefault(frame.f_code.co_filename)
 if every == "all threads":
     threading.setprofile(follow)
-import blobsync.__main__
-home = os.path.dirname(blobsync.__main__.__file__) + os.sep
+import blobsync.cli.main
+home = os.path.dirname(blobsync.__file__) + os.sep
 sys.argv[1:] = words
 sys.setprofile(follow)
-code = blobsync.__main__.main()
+code = blobsync.cli.main.main()
 sys.setprofile(None)
 loaded = [module.__file__ for name, module in list(sys.modules.items()) if name.partition(".")[0] == "blobsync"]
 short = [[path[len(home):] for path in paths if path.startswith(home)] for paths in (list(entered), loaded)]

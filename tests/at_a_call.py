@@ -33,14 +33,15 @@ def _called(frame: FrameType, event: str, arg: object) -> None:
 
 
 if __name__ == "__main__":
-    from blobsync.__main__ import main
+    from blobsync.__main__ import end, run
 
     sys.argv[1:] = sys.argv[4:]
     if _ROOMS:
         threading.setprofile(_called)
     sys.setprofile(_called)
-    code = main()
+    code = run()
     sys.setprofile(None)
     if not _AT:
         sys.stderr.write(f"{_count}\n")
+    end(code)
     sys.exit(code)

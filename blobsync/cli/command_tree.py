@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import textwrap
@@ -30,6 +31,8 @@ _SETTINGS: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 100},
 }
 
+# The shell sets it when it asks for a completion.
+_COMPLETION_VARIABLE = "_BLOBSYNC_COMPLETE"
 # More characters than any first sentence.
 _WHOLE = 1_000
 
@@ -221,7 +224,8 @@ def _signed(function: Callable[..., Any], rows: Sequence[Parameter], doc: str | 
 def _completed(parameter: Parameter) -> Parameter:
     kind, declared = get_args(parameter.annotation)
     info = copy(declared)
-    info.autocompletion = completed_by(parameter)
+    # Typer inspects each of these functions, a fiftieth of a short command.
+    info.autocompletion = completed_by(parameter) if _COMPLETION_VARIABLE in os.environ else None
     return parameter.replace(annotation=Annotated[kind, info])
 
 

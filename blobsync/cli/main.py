@@ -10,8 +10,6 @@ them. In ACT all of them came before the command. The names are those of ``parse
 
 from __future__ import annotations
 
-import atexit
-import gc
 import re
 import sys
 import threading
@@ -132,8 +130,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop_on_other_signals()
     ignore_ctrl_c_alone()
     threading.excepthook = _report_crashed_thread
-    # At exit, Python's search for cycles takes a tenth of a short command's time.
-    atexit.register(gc.freeze)
     try:
         enable_ctrl_c()
         return _run(words, console)
