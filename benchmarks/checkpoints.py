@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.emulator import Emulator, account_sas, emulator
 from benchmarks.keep import cpu_seconds
 from blobsync.base.seals import KEY_BYTES
-from blobsync.config.model import CheckpointRule
+from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.jobspec.spec import LINEAGE_KEYS, CodeRef, FolderLink, JobSpec
 from tests.fakes.jobs import zip_of
 

@@ -128,18 +128,16 @@ if TYPE_CHECKING:
     )
     from blobsync.code.secrets import PossibleSecret as PossibleSecret
     from blobsync.code.snapshot import CodeSnapshot as CodeSnapshot, HashedFile as HashedFile
+    from blobsync.config.checkpoint_rule import CheckpointRule as CheckpointRule
     from blobsync.config.mapping import PathName as PathName, Paths as Paths, Resolution as Resolution
     from blobsync.config.model import (
-        BucketAccess as BucketAccess,
-        CheckpointRule as CheckpointRule,
         Cluster as Cluster,
         CodeEntry as CodeEntry,
         Docker as Docker,
         FolderEntry as FolderEntry,
-        ListedFile as ListedFile,
         StorageAccount as StorageAccount,
-        WebFiles as WebFiles,
     )
+    from blobsync.config.sources import BucketAccess as BucketAccess, ListedFile as ListedFile, WebFiles as WebFiles
     from blobsync.jobs.array_job import ArrayJob as ArrayJob
     from blobsync.jobs.compare import (
         ComparedCode as ComparedCode,
@@ -194,6 +192,7 @@ if TYPE_CHECKING:
     from blobsync.local.trash import TrashedFile as TrashedFile
     from blobsync.plan.progress import Progress as Progress, WorkerProgress as WorkerProgress
     from blobsync.plan.saved_plan import SavedPlan as SavedPlan
+    from blobsync.plan.spreading import SpreadPlan as SpreadPlan
     from blobsync.plan.transfer_options import (
         EngineName as EngineName,
         Keep as Keep,
@@ -211,7 +210,6 @@ if TYPE_CHECKING:
         ProcessChoice as ProcessChoice,
         Route as Route,
         Shape as Shape,
-        SpreadPlan as SpreadPlan,
         TransferPlan as TransferPlan,
     )
     from blobsync.plan.transfer_result import TransferResult as TransferResult

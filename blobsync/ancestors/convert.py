@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from blobsync.config.accounts import AccountFile, first_of
 from blobsync.config.job_keys import IDLE, LINKING, NOWHERE, read_only_words
 from blobsync.config.known_keys import CODE_KEY, PHILLY_MARKS
 from blobsync.config.loader import ClusterFile, flattened, reload_cluster
-from blobsync.config.model import Cluster, FolderEntry
+from blobsync.config.model import Cluster, FolderEntry, Written
 from blobsync.config.project_root import CLUSTER_FOLDER
 from blobsync.config.scaffold import NewFile
 from blobsync.config.yaml_document import Document
@@ -72,7 +72,8 @@ def translate_again(cluster: Cluster, job_file: str | None, environ: Mapping[str
     translation = translate_job(job, cluster, accounts_on_file(cluster.root, environ))
     values = {**translation.values, "secret_env": [*cluster.texts("secret_env"), *secrets]} if secrets else None
     changed = {**cluster.written.overrides, **flattened(values or translation.values)}
-    moved = reload_cluster(cluster.root, replace(cluster.written, overrides=changed), environ=environ, anew=True)
+    written = Written(cluster.written.path, changed, cluster.written.values)
+    moved = reload_cluster(cluster.root, written, environ=environ, anew=True)
     return MovedJob(moved, translation, secrets)
 
 

@@ -14,10 +14,9 @@ compare them. Each has one sentence, the exit code of the command, and the retry
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from blobsync.base.exit_codes import ExitCode
 
@@ -188,8 +187,7 @@ class FailureCode(str, Enum):
     INTERNAL = "internal", "a bug in blobsync"
 
 
-@dataclass(frozen=True, slots=True)
-class FileFailure:
+class FileFailure(NamedTuple):
     """One file that is not as planned, why, and what to do."""
 
     path: str

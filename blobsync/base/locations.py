@@ -60,7 +60,7 @@ def at_and_above(name: str) -> Iterator[str]:
         name = name.rpartition("/")[0]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class BlobContainer:
     """A container of a storage account.
 
@@ -132,7 +132,7 @@ class UrlList(Source):
         return self.name if "://" in self.name else f"list:{self.name}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class BlobLocation:
     """A blob, or a virtual folder when ``name`` is used as a prefix; the whole container if it is empty."""
 

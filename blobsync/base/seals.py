@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass, field
+from typing import Final
 
 KEY_BYTES = 32
 _FIRST = b"blobsync-seal 1 "
@@ -20,15 +20,15 @@ _FIRST = b"blobsync-seal 1 "
 HEAD_BYTES = len(_FIRST) + 2 * hashlib.sha256().digest_size + 1
 
 
-@dataclass(frozen=True, slots=True)
 class SealKey:
     """A secret key of ``KEY_BYTES`` bytes."""
 
-    secret: bytes = field(repr=False)
+    __slots__ = ("secret",)
 
-    def __post_init__(self) -> None:
-        if len(self.secret) != KEY_BYTES:
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != KEY_BYTES:
             raise ValueError(f"a key for seals is {KEY_BYTES} long, in bytes")
+        self.secret: Final = secret
 
     def derive(self, *purpose: str) -> SealKey:
         """The key for one purpose, such as ``"run", run_id``. It reveals neither this key nor those for other

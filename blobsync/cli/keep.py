@@ -154,7 +154,7 @@ def _round_data(made: KeptRound) -> dict[str, Any]:
         "at": zulu_text(made.at),
         "seconds": round(made.seconds, 3),
         "failing": len(made.failures),
-        "failures": [asdict(failure) for failure in made.fresh],
+        "failures": [failure._asdict() for failure in made.fresh],
         "problem": made.problem or None,
         "problem_since": zulu_text(made.since) if made.problem else None,
     }

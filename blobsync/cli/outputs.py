@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -118,7 +117,7 @@ def _downloaded(session: Session, found: JobOutputs) -> Result:
     data = {**_heading(found), **result_data(result, session.seconds)}
     lines, code = [*result_lines(result, session.seconds)], result.exit_code
     remaining = (*result.failures, *result.plan.conflicts)
-    failures: Sequence[FileFailure | BlobsyncError] = [replace(each, hint=_of_d(each.hint, plan)) for each in remaining]
+    failures: Sequence[FileFailure | BlobsyncError] = [each._replace(hint=_of_d(each.hint, plan)) for each in remaining]
     if copied:
         data["copied"] = copied.data["copied"]
         lines, failures = [*copied.lines, *lines], (*copied.failures, *failures)

@@ -53,7 +53,7 @@ def rm(
     if not yes:
         for place in places:
             session.note(place)
-        for container in sorted({each.place.remote.container for each in deletions}):
+        for container in sorted({each.place.remote.container for each in deletions}, key=str):
             session.note(project.recovery(container))
         confirm(session, f"delete {what}?")
     return _removed(project.remove(deletions), data)

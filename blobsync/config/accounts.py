@@ -21,7 +21,7 @@ from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import host_of
 from blobsync.config.known_keys import ACCOUNT, OF_BUCKETS, WORKSPACE
 from blobsync.config.logins import StoredLogin, load_login
-from blobsync.config.model import BucketAccess, StorageAccount, WorkspaceConfig, default_blob_endpoint
+from blobsync.config.model import StorageAccount, WorkspaceConfig, default_blob_endpoint
 from blobsync.config.typed_values import Checker, described, is_placeholder
 from blobsync.config.user_config import load_user_config
 from blobsync.config.yaml_document import Document, KeyPath, read_document
@@ -85,6 +85,8 @@ class AccountFile:
         anonymous = bool(self._values.get("anonymous", False))
         if profile and anonymous:
             self._checker.problem(("profile",), "is given with anonymous: true, which uses no credential")
+        from blobsync.config.sources import BucketAccess  # late: few projects have one
+
         pays = bool(self._values.get("requester_pays", False))
         if pays and anonymous:
             self._checker.problem(("requester_pays",), "is given with anonymous: true, and nobody pays without a name")

@@ -123,6 +123,11 @@ FOLDER: Mapping[str, Key] = {
     "cap_mbps": WHOLE,
 }
 
+# The keys of a folder entry that say how its sets of files are uploaded, besides ``checkpoints`` itself.
+CHECKPOINT_KEYS = (
+    *("complete", "settle_seconds", "restore", "restore_from", "keep_last", "keep_every", "keep_best"),
+    *("upload_cores", "cap_mbps"),
+)
 RESTORE_CHOICES = ("latest", "best", "own", "none")
 
 DOCKER: Mapping[str, Key] = {

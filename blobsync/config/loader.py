@@ -17,30 +17,28 @@ import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blobsync.base import redaction
 from blobsync.base.errors import ConfigError, ConfigNotFoundError, UnknownClusterError
-from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import MAX_NAME_CHARS, reaches_another
 from blobsync.base.user_folders import environment
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_if_others_can_read
 from blobsync.config.job_keys import gpus_of_node, job_keys
 from blobsync.config.known_keys import (
+    CHECKPOINT_KEYS,
     CLUSTER,
     CODE_KEY,
     FOLDER_SUFFIX,
     PHILLY_MARKS,
     PLATFORMS,
-    RESTORE_CHOICES,
     did_you_mean,
 )
 from blobsync.config.model import (
     AML_PLATFORMS,
     DEFAULT_CLUSTER,
-    CheckpointRule,
     Cluster,
     CodeEntry,
     Docker,
@@ -55,6 +53,9 @@ from blobsync.config.typed_values import Checker, is_placeholder
 from blobsync.config.user_config import load_user_config
 from blobsync.config.yaml_document import Document, KeyPath, Origin, parse_document, read_document
 
+if TYPE_CHECKING:
+    from blobsync.config.checkpoint_rule import CheckpointRule
+
 _ROOT_KEY = "azure_blob_config_file"
 _HDFS = "/hdfs/"
 # The fields of ``Cluster`` and ``FolderEntry`` that are keys of theirs.
@@ -66,8 +67,6 @@ _AS_WRITTEN_IN_FOLDERS = (
     *("mode", "include", "storage_type", "file_share", "blob_cache_timeout", "ignore"),
     *("modes", "times"),
 )
-# The keys of a folder entry that say how its sets of files are uploaded, besides ``checkpoints`` itself.
-CHECKPOINT_KEYS = tuple(each.name for each in fields(CheckpointRule))[1:]
 _Location = tuple[StorageAccount, str]
 
 
@@ -136,8 +135,10 @@ class EntryReader:
             for key in given:
                 self._checker.problem((*where, key), "counts only with checkpoints: PATTERN beside it")
             return None
+        from blobsync.config.checkpoint_rule import CheckpointRule, wrong_in  # late: few projects have one
+
         rule = CheckpointRule(options["checkpoints"], **given)
-        wrong = list(_wrong_in(rule, path))
+        wrong = list(wrong_in(rule, path))
         for key, sentence in wrong:
             self._checker.problem((*where, key), sentence)
         return None if wrong else rule
@@ -270,50 +271,6 @@ class EntryReader:
         if point in mounts:
             self._checker.problem(where, f"the mount point {point} is given twice")
         mounts[point] = mount
-
-
-_KEEP_BEST = pattern(r"[^:/][^:]*:[^:]+(:(min|max))?")
-_STEP = pattern(r"[0-9]{1,18}")
-_JOB_ID = pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-
-
-def _wrong_in(rule: CheckpointRule, path: str) -> Iterator[tuple[str, str]]:
-    """The keys of a rule that have no meaning, each with the reason."""
-    if not path:
-        yield "checkpoints", "needs an entry with a path: the container's root also holds the marks of the sets"
-    if not _is_plain(rule.sets) or "**" in rule.sets:
-        yield (
-            "checkpoints",
-            f"{rule.sets!a} is no pattern of folders or files below this one, such as run-*/checkpoint-*",
-        )
-    for text in rule.complete:
-        if not _is_plain(text.removeprefix("../")):
-            yield "complete", f"{text!a} names no file: write one of a set, ../NAME for one beside it, or still"
-    if "still" in rule.complete and len(rule.complete) > 1:
-        yield "complete", "still cannot be combined with names of files"
-    if rule.restore == "best" and not rule.keep_best:
-        yield "restore", "best needs keep_best, which says what is best"
-    yield from _misshaped_in(rule)
-
-
-def _misshaped_in(rule: CheckpointRule) -> Iterator[tuple[str, str]]:
-    """The keys of a rule whose values do not have their form."""
-    if rule.restore not in RESTORE_CHOICES and not _STEP.fullmatch(rule.restore):
-        yield "restore", f"{rule.restore!a} is none of {', '.join(RESTORE_CHOICES)}, and no step"
-    for key, form, example in (
-        ("restore_from", _JOB_ID, "the whole id of a job"),
-        ("keep_best", _KEEP_BEST, "FILE:FIELD or FILE:FIELD:max, such as trainer_state.json:best_metric"),
-    ):
-        given = getattr(rule, key)
-        if given and not form.fullmatch(given):
-            yield key, f"{given!a} is not {example}"
-    for key in ("keep_last", "keep_every", "upload_cores", "cap_mbps"):
-        if getattr(rule, key) == 0:
-            yield key, "must be at least 1"
-
-
-def _is_plain(text: str) -> bool:
-    return not any(part in ("", ".", "..") for part in text.split("/"))
 
 
 def _how_to_get(file: str) -> str:

@@ -10,14 +10,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from blobsync.base.errors import ConfigError
 from blobsync.base.locations import BlobContainer, BlobLocation, Bucket, UrlList
 from blobsync.base.redaction import SasToken, Secret
 
 if TYPE_CHECKING:
-    # Nodes read these values, and have no YAML.
+    # Nodes read these values, and have no YAML; few projects have the others.
+    from blobsync.config.checkpoint_rule import CheckpointRule
+    from blobsync.config.sources import BucketAccess, WebFiles
     from blobsync.config.yaml_document import Document
 
 DEFAULT_CLUSTER = "aml"
@@ -34,37 +36,7 @@ def default_blob_endpoint(account_name: str) -> str:
     return f"https://{account_name}.blob.core.windows.net"
 
 
-class BucketAccess(NamedTuple):
-    """How a bucket is asked: with the credentials that boto3 finds (of ``profile``, if there is one), or without any.
-
-    ``by_hand``: the user named the bucket on the command line, no file of a project did. ``requester_pays``: who reads
-    it pays for that, and says so in each request.
-    """
-
-    region: str = ""
-    profile: str = ""
-    anonymous: bool = False
-    by_hand: bool = False
-    requester_pays: bool = False
-
-
-class ListedFile(NamedTuple):
-    """A file of the web. ``size`` is None and ``checksum`` empty if nothing is said of it; else the latter is its name
-    and its value, as S3 names them."""
-
-    url: str
-    size: int | None = None
-    checksum: tuple[str, bytes] | tuple[()] = ()
-
-
-class WebFiles(NamedTuple):
-    """Files of the web by their paths. ``by_hand``: the user typed the URL, no list did."""
-
-    files: Mapping[str, ListedFile]
-    by_hand: bool = False
-
-
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class StorageAccount:
     """One storage account file: a container and the right to use it, or a source: a ``bucket``, or ``web`` files.
 
@@ -129,38 +101,7 @@ class StorageAccount:
         return "sas" if self.sas_token else "identity"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class CheckpointRule:
-    """Which sets of files below a folder are uploaded as one, when each is complete, and how long it stays there.
-
-    ``sets`` is a pattern on folders or single files (``run-*/checkpoint-*``). ``complete`` are the files whose presence
-    says that the program is done with a set, or ``still``; empty: by kind of framework. ``settle_seconds`` is how long
-    nothing may change in it (None: by ``complete``). ``restore`` is ``latest``, ``best``, ``own``, ``none`` or a step,
-    ``restore_from`` the job whose sets a first start takes. ``keep_best`` is ``FILE:FIELD`` or ``FILE:FIELD:max``.
-    ``upload_cores`` and ``cap_mbps`` (megabits, 10^6, a second) limit the uploads of sets.
-    """
-
-    sets: str
-    complete: tuple[str, ...] = ()
-    settle_seconds: int | None = None
-    restore: str = "latest"
-    restore_from: str = ""
-    keep_last: int | None = None
-    keep_every: int | None = None
-    keep_best: str = ""
-    upload_cores: int = 1
-    cap_mbps: int | None = None
-
-    def __repr__(self) -> str:
-        return f"<CheckpointRule {self.sets!r}, restore {self.restore}>"
-
-    @property
-    def rotates(self) -> bool:
-        """Whether sets are ever deleted from the container; only then a job gets the right to."""
-        return bool(self.keep_last or self.keep_every or self.keep_best)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class FolderEntry:
     """One ``*_folder`` key: the local folder ``prefix`` and the blob folder ``path`` are the same thing.
 
@@ -211,8 +152,7 @@ class FolderEntry:
         return self.prefix.startswith("output")
 
 
-@dataclass(frozen=True, slots=True)
-class CodeEntry:
+class CodeEntry(NamedTuple):
     """``code_path``: where ``init`` puts the code archive, or a blob folder of code without ``.zip``."""
 
     account: StorageAccount
@@ -224,8 +164,7 @@ class CodeEntry:
         return self.account.container.child(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Docker:
+class Docker(NamedTuple):
     """The image that jobs run in, its registry, and the container runtime (None: whichever is installed)."""
 
     image: str | None = None
@@ -255,13 +194,13 @@ class WorkspaceConfig(NamedTuple):
     api_version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Written:
     """The source of a cluster: its file, what ``-p`` and ``-n`` changed, and both together, as typed."""
 
-    path: Path
-    overrides: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    values: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    def __init__(self, path: Path, overrides: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        self.path: Final = path
+        self.overrides: Final = overrides
+        self.values: Final = values
 
 
 class JobRefusal(NamedTuple):
@@ -271,7 +210,11 @@ class JobRefusal(NamedTuple):
     error: ConfigError
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+_NO_DOCKER = Docker()
+
+
+# Few fields of it can be compared, and nobody does.
+@dataclass(frozen=True, eq=False, repr=False)
 class Cluster:
     """One cluster file, with ``-p`` merged in and every ``${ENV}`` replaced that may stand there.
 
@@ -297,17 +240,17 @@ class Cluster:
     gpu_per_node: int | None = None
     multi_process: bool = True
     use_custom_docker: bool = False
-    docker: Docker = Docker()
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    docker: Docker = _NO_DOCKER
+    env: Mapping[str, str] = field(default_factory=dict)
     relay: str = "ask"
     zip_options: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     max_file_size: int | None = None
-    values: Mapping[str, object] = field(default_factory=dict, repr=False)
+    values: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     job_notes: tuple[str, ...] = ()
     job_refusals: tuple[JobRefusal, ...] = ()
-    document: Document | None = field(default=None, repr=False, compare=False)
+    document: Document | None = None
     written: Written | None = None
 
     def __repr__(self) -> str:

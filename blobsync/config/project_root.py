@@ -18,6 +18,7 @@ from blobsync.config.model import DEFAULT_CLUSTER
 
 PROJECT_MARK = "aux_data"
 CLUSTER_FOLDER = f"{PROJECT_MARK}/aml"
+LOCK_FOLDER = f"{PROJECT_MARK}/locks"
 # The cluster file that is used without -c.
 CLUSTER_VARIABLE = "AML_CONFIG_PATH"
 # The folder for blobsync's records of a project.

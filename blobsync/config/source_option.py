@@ -18,7 +18,8 @@ from blobsync.base.file_states import regular_only
 from blobsync.base.locations import AMAZON, LISTS, SOURCE_OPTION
 from blobsync.base.redaction import register_url
 from blobsync.base.trusted_hosts import host_of, is_loopback
-from blobsync.config.model import BucketAccess, Cluster, FolderEntry, ListedFile, StorageAccount, WebFiles
+from blobsync.config.model import Cluster, FolderEntry, StorageAccount
+from blobsync.config.sources import BucketAccess, ListedFile, WebFiles
 
 _S3 = "s3://"
 # What other tools call a container of Azure.

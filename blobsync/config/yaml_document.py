@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import yaml
 
@@ -36,13 +35,13 @@ class Origin(NamedTuple):
     line: int | None
 
 
-@dataclass(frozen=True, slots=True)
 class Document:
     """One YAML mapping, plain values, and the origin of every key and list item by its path."""
 
-    file: str
-    values: Mapping[str, Any] = field(repr=False)
-    origins: Mapping[KeyPath, Origin] = field(repr=False)
+    def __init__(self, file: str, values: Mapping[str, Any], origins: Mapping[KeyPath, Origin]) -> None:
+        self.file: Final = file
+        self.values: Final = values
+        self.origins: Final = origins
 
     def get(self, path: KeyPath) -> Any:
         """The value at ``path``, None if there is none."""

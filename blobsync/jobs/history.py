@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import cast
 
 from blobsync.ancestors.batchai_runtime import renewed
-from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError, UnsafeNameError
+from blobsync.base.errors import AmbiguousJobError, JobNotFoundError, UnsafeNameError
 from blobsync.base.plain_json import made_of, parse_json
 from blobsync.jobs import timeline
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.recorded_cluster import Home
 from blobsync.jobspec.spec import JobOptions, JobRef, JobSpec, NodeChange, RunInfo, State, StateChange, TaskInfo
 from blobsync.jobspec.task_states import settled
-from blobsync.local.database import Database
-from blobsync.local.state_databases import JOBS
+from blobsync.local.state_databases import jobs_database
 
 _ANY = JobFilter()
 _KEPT = """
@@ -60,7 +59,7 @@ class History:
     """The jobs in the project's ``jobs.sqlite``. Raises ``JobError`` when the file cannot be used."""
 
     def __init__(self, file: Path) -> None:
-        self._file = Database(file, JOBS, "the history", "running jobs are not affected", error=JobError)
+        self._file = jobs_database(file)
 
     def add(
         self,

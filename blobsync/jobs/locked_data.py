@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from blobsync.base.errors import JobError
 from blobsync.config.mapping import is_below
 from blobsync.config.model import Cluster
+from blobsync.config.project_root import LOCK_FOLDER
 from blobsync.jobs.context import JobContext
 from blobsync.jobspec.spec import JobSpec
 from blobsync.local.index import Index
-from blobsync.local.lock_files import LOCKS, locks_in
+from blobsync.local.lock_files import locks_in
 from blobsync.plan.locked_files import known_digest
 from blobsync.plan.transfer_options import ignored_by
 
@@ -23,7 +24,7 @@ from blobsync.plan.transfer_options import ignored_by
 def data_seen(context: JobContext, cluster: Cluster, spec: JobSpec) -> Mapping[str, str]:
     """The digests by the paths of the locks."""
     names = {folder.name for folder in spec.folders}
-    if not (context.root / LOCKS).is_dir():
+    if not (context.root / LOCK_FOLDER).is_dir():
         return {}
     found: dict[str, str] = {}
     index = Index(context.state.index_file)

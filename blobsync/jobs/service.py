@@ -338,10 +338,12 @@ class JobService(JobQueries):
         """The cluster with these keys changed, beside those of ``-p``. Raises ``ConfigError``."""
         from blobsync.base.plain_json import merged
         from blobsync.config.loader import reload_cluster
+        from blobsync.config.model import Written
 
-        if not changes or cluster.written is None:
+        old = cluster.written
+        if not changes or old is None:
             return cluster
-        written = replace(cluster.written, overrides=merged(cluster.written.overrides, changes))
+        written = Written(old.path, merged(old.overrides, changes), old.values)
         return reload_cluster(self._context.root, written, environ=self._context.environ, anew=True)
 
     def _first(self, cluster: Cluster, job: JobName) -> JobRef | None:

@@ -22,7 +22,7 @@ from blobsync.jobspec.make_spec import SubmitRequest, describe, read_seconds
 from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.seal_keys import run_key
 from blobsync.jobspec.spec import SERVICES, CodeRef, JobSpec, NodeArchiveRef, State, TaskArray
-from blobsync.plan.transfer_plan import SpreadPlan
+from blobsync.plan.spreading import SpreadPlan
 from blobsync.spread.sealed_store import orders_seal
 from blobsync.spread.shared_store import SharedStore
 from blobsync.store.sas import JOB_SECONDS

@@ -19,7 +19,8 @@ from typing import Any, TypedDict
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.redaction import redact
-from blobsync.config.model import AML_PLATFORMS, CheckpointRule
+from blobsync.config.checkpoint_rule import CheckpointRule
+from blobsync.config.model import AML_PLATFORMS
 from blobsync.local.names import SafeName, safe_name
 
 VERSION = 1

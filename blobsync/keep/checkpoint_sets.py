@@ -26,7 +26,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol
 
 from blobsync.base.file_states import LocalState
-from blobsync.config.model import CheckpointRule
+from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.keep.marks import Mark
 
 STILL = "still"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.file_states import LocalState
-from blobsync.config.model import CheckpointRule
+from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.keep import checkpoint_sets
 from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.marks import Mark, Marks

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from blobsync.base.formatting import count_text
-from blobsync.config.model import CheckpointRule
+from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.keep import checkpoint_sets
 from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.keep.set_uploads import Writer

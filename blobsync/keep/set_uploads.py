@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, LocalFileError, StorageError
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import below
-from blobsync.config.model import CheckpointRule
+from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.keep import checkpoint_sets
 from blobsync.keep.checkpoint_sets import FileSet, Heard, Judgement, Reach, Told
 from blobsync.keep.keeper import Files

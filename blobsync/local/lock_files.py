@@ -26,12 +26,12 @@ from blobsync.base.errors import BlobsyncError, ConfigError, LockError
 from blobsync.base.file_states import LocalState
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import at_and_above
+from blobsync.config.project_root import LOCK_FOLDER
 from blobsync.config.yaml_document import parse_document
 from blobsync.local.files import LocalFolder, SourceFolder
 from blobsync.local.names import OWN_BLOBS, local_problem, relative_name
 from blobsync.local.sorted_runs import Packing, Spill, Spool
 
-LOCKS = "aux_data/locks"
 SUFFIX = ".lock"
 # Files from which on the list is in the container: git keeps each version of it as a whole.
 MOST_BESIDE = 100_000
@@ -95,7 +95,7 @@ class Packed(NamedTuple):
 
 def lock_name(path: str) -> str:
     """The lock of ``path``, from the project's root."""
-    return f"{LOCKS}/{path}{SUFFIX}"
+    return f"{LOCK_FOLDER}/{path}{SUFFIX}"
 
 
 def list_name(path: str) -> str:
@@ -125,13 +125,13 @@ def digest_of(files: Iterable[LockedFile]) -> str:
 
 def locks_in(root: Path, path: str) -> Iterator[str]:
     """The paths of the locks at or below ``path``, in order. Those that links lead to are left out."""
-    folder = root / LOCKS / path
-    if os.path.realpath(folder) != os.path.join(os.path.realpath(root), LOCKS, path):
+    folder = root / LOCK_FOLDER / path
+    if os.path.realpath(folder) != os.path.join(os.path.realpath(root), LOCK_FOLDER, path):
         return
     if (root / lock_name(path)).is_file():
         yield path
     for above, _, names in sorted(os.walk(folder)):
-        inner = os.path.relpath(above, root / LOCKS)
+        inner = os.path.relpath(above, root / LOCK_FOLDER)
         yield from (f"{inner}/{name.removesuffix(SUFFIX)}" for name in sorted(names) if name.endswith(SUFFIX))
 
 
@@ -300,7 +300,7 @@ def _read(root: Path, name: str, most: int) -> bytes:
 
 def write_lock(root: Path, lock: Lock, data: bytes) -> bool:
     """Write the lock, and its list unless that is far; whether anything changed. Raises ``LocalFileError``."""
-    folder = LocalFolder(root / LOCKS, root)
+    folder = LocalFolder(root / LOCK_FOLDER, root)
     # The list first: a lock whose list is another one is refused.
     changed = not lock.is_far and _write(root, folder, f"{lock.path}{SUFFIX}.gz", data)
     return _write(root, folder, f"{lock.path}{SUFFIX}", lock_text(lock).encode()) or changed
@@ -308,7 +308,7 @@ def write_lock(root: Path, lock: Lock, data: bytes) -> bool:
 
 def _write(root: Path, folder: LocalFolder, name: str, data: bytes) -> bool:
     before: LocalState | None = None
-    file = root / LOCKS / name
+    file = root / LOCK_FOLDER / name
     if file.is_file():
         with file.open("rb") as stream:
             before = LocalState.of(file.stat())

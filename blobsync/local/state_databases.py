@@ -7,8 +7,11 @@ nodes of jobs have files with the tables of the last two as well.
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from blobsync.base.errors import JobError
 from blobsync.local import migration
-from blobsync.local.database import Layout
+from blobsync.local.database import Database, Layout
 
 JOBS = Layout(
     8,
@@ -86,3 +89,16 @@ create table if not exists running (
     earlier=migration.UNFINISHED,
     take_over=migration.take_over_unfinished,
 )
+
+
+def jobs_database(file: Path) -> Database:
+    """The jobs in ``file``. It raises ``JobError`` if the file cannot be used."""
+    return Database(file, JOBS, "the history", "running jobs are not affected", error=JobError)
+
+
+def has_jobs(file: Path) -> bool:
+    """Whether ``file`` has any job: most projects have none. Raises ``JobError`` as :func:`jobs_database` does."""
+    if not file.exists():
+        return False
+    with jobs_database(file).reading() as database:
+        return bool(database.execute("select exists (select 1 from jobs)").fetchone()[0])

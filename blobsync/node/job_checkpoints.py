@@ -18,7 +18,7 @@ from blobsync.base.formatting import count_text
 from blobsync.base.locations import below
 from blobsync.base.plain_json import parse_object
 from blobsync.base.seals import SealKey
-from blobsync.config.model import CheckpointRule
+from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.jobspec.spec import LINEAGE_KEYS, OWN_OUTPUT, FolderLink, lineage_of_job
 from blobsync.keep import checkpoint_sets
 from blobsync.keep.checkpoint_sets import FileSet

@@ -47,7 +47,7 @@ _WORDS = {"surveying": "listing", "verifying": "checking"}
 WORKING = ("moving", "deleting")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkerProgress:
     """What one of several workers has moved so far; ``rate`` is as that of :class:`Progress`.
 
@@ -82,7 +82,7 @@ def by_node(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
     return sorted(nodes.values(), key=lambda node: (len(node.name), node.name))
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Progress:
     """The progress of a command: files, bytes, seconds.
 

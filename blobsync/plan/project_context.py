@@ -61,7 +61,7 @@ class OpenedParts(NamedTuple):
         return self.known.pair(*key.roots)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ProjectContext:
     """The project, its two clusters and what reaches them. ``unfinished`` are the downloads that were killed.
 

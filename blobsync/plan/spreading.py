@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from blobsync.base.errors import UsageError
 from blobsync.config.model import AML_PLATFORMS
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import SpreadPlan
 
 # Processes of each task of a cluster; tasks on this machine share its cores.
 WORKERS_PER_NODE: Mapping[str, int] = {"slurm": 4, "kubernetes": 4, **dict.fromkeys(AML_PLATFORMS, 4)}
@@ -32,6 +32,21 @@ class Load(NamedTuple):
 
 
 _NO_LOAD = Load()
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadPlan:
+    """A transfer by tasks of ``backend``, of which ``nodes`` run at a time, each with ``workers_per_node`` processes.
+    There are about as many tasks as ``shards``, balanced by bytes and requests; each PATH has its own. ``why`` is one
+    sentence for the user. ``detach``: the last task closes the transfer.
+    """
+
+    backend: str
+    nodes: int
+    workers_per_node: int
+    shards: int
+    why: str
+    detach: bool = False
 
 
 def choose_spread(

@@ -32,7 +32,7 @@ _MOST_NODES = 1024
 _UP, _DOWN = ("u", "plan"), ("d", "plan")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class TransferOptions:
     """The options of a transfer; the defaults are the commands' defaults.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import islice
 from operator import eq
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from blobsync.base.errors import (
     DiskTooSmallError,
@@ -32,6 +32,10 @@ from blobsync.base.plan_reasons import Reason
 from blobsync.local.sorted_runs import IN_MEMORY, Packing, ReadInOrder, Row, Spill, Spool, pack_state, unpack_state
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.wildcards import is_pattern
+
+if TYPE_CHECKING:
+    # Few plans are spread.
+    from blobsync.plan.spreading import SpreadPlan
 
 CONFLICT_HINT = "choose with --keep local, remote or both, or with --overwrite"
 _DIFF_HINT = f"'blobsync diff PATH' shows how the two differ; {CONFLICT_HINT}"
@@ -333,7 +337,7 @@ class KeptAttributes(NamedTuple):
 NO_ATTRIBUTES = KeptAttributes()
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Part(Generic[_E]):
     """One PATH of the command, or what a nested folder entry maps elsewhere: its two ends and the action for each file.
     Planning creates it; the transfer and its result use it.
@@ -381,7 +385,7 @@ class Part(Generic[_E]):
 PlanPart: TypeAlias = Part[Location]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EngineChoice:
     """``name`` is ``azcopy``, ``direct`` or ``relay``; ``why`` is one sentence for the user.
 
@@ -395,7 +399,7 @@ class EngineChoice:
     azcopy_seconds: float | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProcessChoice:
     """The number of processes; ``why`` is one sentence for the user."""
 
@@ -403,22 +407,7 @@ class ProcessChoice:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class SpreadPlan:
-    """A transfer by tasks of ``backend``, of which ``nodes`` run at a time, each with ``workers_per_node`` processes.
-    There are about as many tasks as ``shards``, balanced by bytes and requests; each PATH has its own. ``why`` is one
-    sentence for the user. ``detach``: the last task closes the transfer.
-    """
-
-    backend: str
-    nodes: int
-    workers_per_node: int
-    shards: int
-    why: str
-    detach: bool = False
-
-
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class TransferPlan:
     """Everything that a command will do. Made by ``planner``, carried out by ``transfer``.
 

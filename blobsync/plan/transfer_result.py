@@ -15,7 +15,7 @@ from blobsync.plan.transfer_plan import CONFLICT_HINT, Action, TransferPlan, som
 _NAMED = 3
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TransferResult:
     """The result of a plan; counts are files.
 

@@ -36,6 +36,7 @@ from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index
 from blobsync.local.resume_records import BlockJournal, RangeRecords, has_intents
 from blobsync.local.sorted_runs import MOST_IN_MEMORY, Spill
+from blobsync.local.state_databases import has_jobs
 from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import (
@@ -417,7 +418,7 @@ class Project:
         is known."""
         ends = {part.destination for part in plan.parts_with(Action.DELETE)}
         emptied = {end.container for end in ends if isinstance(end, BlobLocation)}
-        for container in sorted(plan.written_over):
+        for container in sorted(plan.written_over, key=str):
             if container in emptied:
                 yield self.recovery(container)
             elif (found := self.features(container)).tells_recovery:
@@ -683,7 +684,7 @@ class Project:
         ends = (end for part in plan.parts for end in (part.source, part.destination) if isinstance(end, BlobLocation))
         account = self.connections.account
         containers = {end.container for end in ends if not account(end.container).is_source}
-        return {each: self.features(each) for each in sorted(containers)}
+        return {each: self.features(each) for each in sorted(containers, key=str)}
 
     def recovery(self, container: BlobContainer) -> str:
         """Whether what is deleted from a container can be had back, and how: one sentence."""
@@ -852,7 +853,7 @@ class Project:
             )
 
     def _writing_jobs(self, since: float) -> Sequence[WritingJob]:
-        if not (jobs := self.state.jobs_file).exists():
+        if not has_jobs(jobs := self.state.jobs_file):
             return ()
         from blobsync.project.job_writes import writing_jobs
 

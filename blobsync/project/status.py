@@ -20,8 +20,8 @@ from blobsync.base.locations import BlobContainer, below
 from blobsync.base.plan_reasons import Reason
 from blobsync.config.mapping import resolve
 from blobsync.config.model import StorageAccount
+from blobsync.config.project_root import LOCK_FOLDER
 from blobsync.local.index import PAGE, Listed, PairIndex
-from blobsync.local.lock_files import LOCKS
 from blobsync.local.names import blob_problem
 from blobsync.plan.decisions import name_failure
 from blobsync.plan.left_out_files import FAULTS
@@ -297,7 +297,7 @@ def project_status(
             replace(status, silence=check.silence(account), jobs=_writing_to(request, status, jobs))
             for request, status, account in zip(requests, found, accounts, strict=True)
         ]
-    if (context.root / LOCKS).is_dir():
+    if (context.root / LOCK_FOLDER).is_dir():
         from blobsync.project.locks import drifted_locks  # late: few projects have locks
 
         pairs = zip(requests, found, strict=True)

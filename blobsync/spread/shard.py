@@ -21,8 +21,8 @@ from itertools import pairwise, zip_longest
 from typing import Any
 
 from blobsync.base.plan_reasons import Reason
-from blobsync.config.model import ListedFile
 from blobsync.config.source_option import listed_file, words_of
+from blobsync.config.sources import ListedFile
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.spread.file_json import (

@@ -10,7 +10,7 @@ from typing import Any
 from blobsync.base.errors import BlobNotFoundError, BlobsyncError, PlanError, StorageUnreachableError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SignedUrl
-from blobsync.config.model import ListedFile
+from blobsync.config.sources import ListedFile
 from blobsync.store.account_features import UNKNOWN, AccountFeatures
 from blobsync.store.protocol import BlobInfo, BlobProperties, BlobReader, BlockKind, BlockList, Orders
 from blobsync.store.resumed_reader import Body, ResumedReader

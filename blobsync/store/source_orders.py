@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from blobsync.base.locations import UrlList
-from blobsync.config.model import BucketAccess, StorageAccount
+from blobsync.config.model import StorageAccount
+from blobsync.config.sources import BucketAccess
 from blobsync.store.protocol import BlobStore
 from blobsync.store.source_trust import server_of, trusted_servers
 

@@ -27,7 +27,8 @@ from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import UrlList
 from blobsync.base.redaction import SignedUrl, redact_word
 from blobsync.base.trusted_hosts import host_of, is_loopback, is_private
-from blobsync.config.model import ListedFile, StorageAccount
+from blobsync.config.model import StorageAccount
+from blobsync.config.sources import ListedFile
 from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
 from blobsync.store.read_only import SourceStore
 from blobsync.store.rest.proxies import origin_of

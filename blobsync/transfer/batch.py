@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from blobsync.base.errors import FailureCode, FileFailure, Retry
@@ -230,4 +229,4 @@ def _with_way_out(failure: FileFailure) -> FileFailure:
     """Add a hint: a copy that the service refused can always go through this machine."""
     if failure.code != FailureCode.COPY_SOURCE_REFUSED:
         return failure
-    return replace(failure, hint="run it again with --relay: the bytes then stream through this machine")
+    return failure._replace(hint="run it again with --relay: the bytes then stream through this machine")

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.jobs.history import History
+from blobsync.local.state_dir import open_state_dir
+
 PROJECT = {
     "aux_data/aml/aml.yaml": (
         "config_param:\n  data_folder: {azure_blob_config_file: aux_data/configs/a.yaml, path: p}\n"
@@ -72,7 +75,13 @@ def test_light_commands_import_nothing_heavy(
         (("--help",), ("blobsync.plan.transfer_plan", "blobsync.project", "blobsync.jobs")),
         (("u", "--help"), ("blobsync.plan.transfer_plan", "blobsync.cli.reports", "blobsync.store", "json")),
         (("ls",), ("blobsync.plan.planner", "blobsync.project.transfer_history", "blobsync.transfer")),
-        (("status",), ("blobsync.jobs", "blobsync.jobspec", "blobsync.backends", "blobsync.transfer.ledger")),
+        (
+            ("status",),
+            (
+                *("blobsync.jobs", "blobsync.jobspec", "blobsync.backends", "blobsync.transfer.ledger"),
+                "blobsync.local.lock_files",
+            ),
+        ),
         (
             ("q",),
             (
@@ -86,6 +95,8 @@ def test_light_commands_import_nothing_heavy(
 def test_commands_load_only_the_rooms_that_they_enter(
     project: Path, words: tuple[str, ...], absent: tuple[str, ...]
 ) -> None:
+    # As after a transfer: a file for jobs, and none in it.
+    History(open_state_dir(project, {"HOME": str(project)}).jobs_file).page()
     code = SHOW_MODULES.replace('name.partition(".")[0] for name', "name for name")
     ended = subprocess.run(
         [sys.executable, "-c", code, *words],

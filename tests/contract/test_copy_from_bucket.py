@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from azure.storage.blob import BlobClient
 
-from blobsync.config.model import BucketAccess, StorageAccount
+from blobsync.config.model import StorageAccount
+from blobsync.config.sources import BucketAccess
 from blobsync.direct.copy_from_source import CopyFromSourceJob
 from blobsync.direct.thread_pool import MIB, WorkerPool
 from blobsync.direct.upload import BlockSizes

@@ -16,7 +16,8 @@ from botocore.config import Config
 
 from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, ContainerNotFoundError, PreconditionFailedError
 from blobsync.base.locations import Bucket
-from blobsync.config.model import BucketAccess, StorageAccount
+from blobsync.config.model import StorageAccount
+from blobsync.config.sources import BucketAccess
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.parallel_listing import Division, list_wide
 from blobsync.store.protocol import BlobInfo

@@ -16,7 +16,7 @@ from typing import Any
 
 from azure.core.exceptions import ResourceNotFoundError
 
-from blobsync.config.model import CheckpointRule
+from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.jobspec.spec import CodeRef, FolderLink, JobSpec
 from tests.e2e.world import Container, sha256
 from tests.fakes.jobs import zip_of

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from blobsync.config.model import CheckpointRule
+from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.jobspec.spec import FolderLink
 from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.set_files import files_of

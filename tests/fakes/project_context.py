@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.base.events import Listener, SilentListener
-from blobsync.config.model import BucketAccess, Cluster, FolderEntry, StorageAccount
+from blobsync.config.model import Cluster, FolderEntry, StorageAccount
+from blobsync.config.sources import BucketAccess
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
 from blobsync.direct.thread_pool import Stopping

@@ -20,8 +20,8 @@ from blobsync.backends.kubernetes.settings import read_settings
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.plain_json import merged
 from blobsync.config.job_keys import IDLE, IDLE_HERE, LABELS
-from blobsync.config.known_keys import CLUSTER, FOLDER
-from blobsync.config.loader import CHECKPOINT_KEYS, load_cluster
+from blobsync.config.known_keys import CHECKPOINT_KEYS, CLUSTER, FOLDER
+from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
 from blobsync.config.yaml_document import KeyPath
 from blobsync.jobs.form.fields import BY_NAME, FOLDER_FIELDS

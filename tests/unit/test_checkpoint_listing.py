@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.config.model import CheckpointRule
+from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.keep.listing import NO_SEAL, Restarted, SetsPlace, half_problem, list_sets
 from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.store.open_locations import OpenBlob

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
 
 from blobsync.base.errors import ConfigError
+from blobsync.config.checkpoint_rule import CheckpointRule
+from blobsync.config.known_keys import CHECKPOINT_KEYS
 from blobsync.config.loader import load_cluster
-from blobsync.config.model import CheckpointRule, Cluster
+from blobsync.config.model import Cluster
 from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.node_sas import rights_needed
 from blobsync.jobspec.spec import FolderLink, JobSpec
@@ -32,6 +34,7 @@ def rule_of(tmp_path: Path, keys: str) -> CheckpointRule:
 
 
 def test_all_keys_make_a_rule(tmp_path: Path) -> None:
+    assert tuple(each.name for each in fields(CheckpointRule))[1:] == CHECKPOINT_KEYS
     keys = (
         "checkpoints: 'run-*/checkpoint-*', complete: trainer_state.json, settle_seconds: 3, restore: 500,"
         " restore_from: me_1_0badcafe, keep_last: 2, keep_every: 1000, keep_best: 'trainer_state.json:best_metric:max',"

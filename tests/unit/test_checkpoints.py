@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pytest
 
 from blobsync.base.file_states import LocalState
-from blobsync.config.model import CheckpointRule
+from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.keep.checkpoint_sets import (
     ASIDE,
     STILL_SECONDS,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.config.model import CheckpointRule
+from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.jobspec.spec import JobSpec
 from blobsync.node.rendezvous import FirstNodeState, RendezvousClient, RendezvousServer, membership_port
 from tests.fakes.blob_service import serve

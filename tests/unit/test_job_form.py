@@ -12,10 +12,10 @@ import pytest
 
 from blobsync.backends import create_backend
 from blobsync.base.errors import BlobsyncError, ConfigError, NothingMatchedError, UnsafeNameError, UsageError
+from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.config.job_keys import ONLY_ON
-from blobsync.config.known_keys import PLATFORMS
-from blobsync.config.loader import CHECKPOINT_KEYS, load_cluster, parse_overrides
-from blobsync.config.model import CheckpointRule
+from blobsync.config.known_keys import CHECKPOINT_KEYS, PLATFORMS
+from blobsync.config.loader import load_cluster, parse_overrides
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.form.fields import (
     BY_NAME,

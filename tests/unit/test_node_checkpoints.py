@@ -15,7 +15,7 @@ import pytest
 
 from blobsync.base.process import ProcessRunner
 from blobsync.base.redaction import Secret
-from blobsync.config.model import CheckpointRule
+from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.jobs.node_use import node_use
 from blobsync.jobspec.spec import FolderLink, JobSpec
 from blobsync.keep.node_messages import Notes, Over

@@ -35,7 +35,8 @@ from blobsync.base.errors import (
     ThrottledError,
 )
 from blobsync.base.locations import Bucket
-from blobsync.config.model import BucketAccess, StorageAccount
+from blobsync.config.model import StorageAccount
+from blobsync.config.sources import BucketAccess
 from blobsync.store.protocol import BlobInfo, BlobProperties, BlobStore, Checksum
 from blobsync.store.s3 import S3Store, open_bucket
 from tests.fakes.scripted_http import Step, scripted

@@ -23,7 +23,7 @@ import pytest
 
 from blobsync.base.errors import FailureCode, FileFailure, LocalFileError, StorageError
 from blobsync.base.file_states import LocalState
-from blobsync.config.model import CheckpointRule
+from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.keep.node_messages import Answer, Notes, mark_what_is_left

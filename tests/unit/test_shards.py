@@ -24,7 +24,7 @@ from blobsync.base.events import (
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation, UrlList
 from blobsync.base.plan_reasons import Reason
-from blobsync.config.model import ListedFile
+from blobsync.config.sources import ListedFile
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.spreading import shard_count
 from blobsync.plan.transfer_plan import Action, FileAction, Route

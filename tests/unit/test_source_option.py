@@ -9,8 +9,8 @@ import pytest
 
 from blobsync.base.errors import UsageError
 from blobsync.base.redaction import redact
-from blobsync.config.model import ListedFile
 from blobsync.config.source_option import GivenSource, cluster_of, read_list
+from blobsync.config.sources import ListedFile
 
 ROOT = Path("/project")
 HEX = "ab" * 32

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.locations import UrlList
-from blobsync.config.model import BucketAccess, ListedFile, StorageAccount, WebFiles
+from blobsync.config.model import StorageAccount
+from blobsync.config.sources import BucketAccess, ListedFile, WebFiles
 from blobsync.store.s3 import S3Store
 from blobsync.store.source_orders import open_source, source_values
 from blobsync.store.url_list import UrlListStore

@@ -10,7 +10,8 @@ import pytest
 from blobsync.base.errors import CredentialError, PlanError
 from blobsync.base.locations import AMAZON, BlobContainer, Bucket, UrlList, is_source
 from blobsync.config.accounts import AccountFile
-from blobsync.config.model import BucketAccess, StorageAccount
+from blobsync.config.model import StorageAccount
+from blobsync.config.sources import BucketAccess
 from blobsync.store.connect import check_sas, connect, signer_for
 from blobsync.store.sas import READ_FOLDER, REMOVE, WRITE_FOLDER, mint_sas, sas_url
 from blobsync.store.source_trust import check_bucket, reaches_inside, why_not_fetched

@@ -18,7 +18,7 @@ from blobsync.jobs.spread_job import SpreadRequest, demand_other_ended, spread_s
 from blobsync.jobs.states import refresh
 from blobsync.jobspec.seal_keys import run_key
 from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, TaskArray
-from blobsync.plan.transfer_plan import SpreadPlan
+from blobsync.plan.spreading import SpreadPlan
 from blobsync.spread.sealed_store import orders_seal
 from blobsync.spread.shared_store import FolderStore
 from tests.fakes.backend import FakeBackend

@@ -13,9 +13,9 @@ from blobsync.base.errors import UsageError
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.local.names import is_temporary
-from blobsync.plan.spreading import Load, choose_spread
+from blobsync.plan.spreading import Load, SpreadPlan, choose_spread
 from blobsync.plan.transfer_options import TransferOptions, check_spread
-from blobsync.plan.transfer_plan import Action, SpreadPlan
+from blobsync.plan.transfer_plan import Action
 from blobsync.spread.probe import OwnProbe, files_probe, probe_problem, remove_probe, source_probe
 from blobsync.transfer.engines import MoveTask
 from tests.fakes.store import MemoryStore

@@ -29,7 +29,8 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.redaction import SasToken, Secret
-from blobsync.config.model import CheckpointRule, Cluster, CodeEntry, FolderEntry, StorageAccount
+from blobsync.config.checkpoint_rule import CheckpointRule
+from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
 from blobsync.config.trusted_code import trust_code
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord

@@ -24,7 +24,8 @@ from blobsync.base.errors import (
     ThrottledError,
 )
 from blobsync.base.locations import UrlList
-from blobsync.config.model import ListedFile, StorageAccount, WebFiles
+from blobsync.config.model import StorageAccount
+from blobsync.config.sources import ListedFile, WebFiles
 from blobsync.store.protocol import Checksum
 from blobsync.store.url_list import UrlListStore, open_urls
 from tests.fakes.scripted_http import Step, scripted

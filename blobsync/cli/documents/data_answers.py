@@ -26,7 +26,8 @@ from blobsync.jobspec.spec import State
 from blobsync.keep.listing import COMPLETE, HALF, NONE, Checkpoint
 from blobsync.plan.progress import Progress
 from blobsync.plan.request_counts import Operations
-from blobsync.plan.transfer_plan import VERBS, Action, Route, Shape, SpreadPlan
+from blobsync.plan.spreading import SpreadPlan
+from blobsync.plan.transfer_plan import VERBS, Action, Route, Shape
 from blobsync.project.transfer_history import TransferEntry
 from blobsync.project.verify import CLASSES, COMPARED_BY
 
