@@ -22,7 +22,7 @@ ROOMS = (
 
 # Rooms that decide, or carry out through what they are handed: they never reach for a connection themselves.
 HANDED_ITS_STORES = ("plan", "transfer", "direct")
-CONNECTING = ("store.connect", "store.rest", "store.azure_identity")
+CONNECTING = ("store.connect", "store.rest", "store.sdk", "store.azure_identity")
 # Of the module that makes SAS, they may have the rights and lifetimes.
 MINTING = {"mint_sas", "sas_minter", "sas_url"}
 
@@ -30,7 +30,7 @@ MINTING = {"mint_sas", "sas_minter", "sas_url"}
 GATES: dict[str, tuple[str, ...]] = {
     "anycrc": ("store.rest.block_checks", "store.checksums"),
     **dict.fromkeys(("boto3", "botocore"), ("store.s3",)),
-    "azure": ("store.azure_identity", "backends"),
+    "azure": ("store.azure_identity", "store.sdk", "backends"),
     "pathspec": ("local.ignore_patterns",),
     "sqlite3": (
         *("local.database", "local.index", "local.migration", "local.resume_records", "local.running_records"),
@@ -132,17 +132,15 @@ def test_modules_import_only_what_has_its_home_there() -> None:
     assert not wrong
 
 
-def test_nothing_imports_azures_packages_before_they_are_needed() -> None:
-    # They take longer than most commands; inside a function they are imported by the few that ask for something.
-    late = "blobsync.backends.aml.transport"
+def test_nothing_imports_the_sdk_before_it_is_needed() -> None:
+    # It takes longer than most commands; inside a function it is imported by the few that ask it for something.
     early = [
         f"{module.file}:{node.lineno}"
         for module in MODULES
         for node in module.tree.body
-        if isinstance(node, ast.ImportFrom)
-        and (node.module == late or (module.name != late and (node.module or "").startswith("azure.")))
+        if isinstance(node, ast.ImportFrom) and node.module == "blobsync.store.sdk"
     ]
-    inside = [module for module in MODULES for _, name in module.imports() if name.startswith("azure.")]
+    inside = [module for module in MODULES for _, name in module.imports() if name.startswith("blobsync.store.sdk")]
     assert not early and inside
 
 

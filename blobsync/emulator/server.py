@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -33,7 +33,6 @@ from blobsync.emulator.account import keep_port, kept_account
 from blobsync.emulator.nodejs import NodeJs, ensure_node, last_lines, whole_folder
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.request_signing import SharedKeySigner
-from blobsync.store.rest.store import RestBlobStore
 
 _HERE = Path(__file__).parent
 _NPM_SECONDS = 900.0
@@ -93,9 +92,11 @@ def install_azurite(
 
 def make_container(container: BlobContainer, key: Secret) -> bool:
     """Create ``container``; False if it is there already. Raises ``StorageError``."""
+    from blobsync.store.sdk import SdkContainer
+
     # No proxy settings: the emulator is on this machine.
-    with RestBlobStore(container, BlobHttp(container, SharedKeySigner(container.account, key), environ={})) as store:
-        return store.create_container()
+    with closing(BlobHttp(container, SharedKeySigner(container.account, key), environ={})) as http:
+        return SdkContainer(container, http).create()
 
 
 _GUARD = Path(__file__).with_name("guard.js")
@@ -197,7 +198,7 @@ class Emulator:
             try:
                 make_container(state.container(EMULATOR_ACCOUNT, EMULATOR_CONTAINER), kept.key)
             except BaseException:
-                # A start that fails leaves nothing running.
+                # A start that fails, as in blobsync.pyz without Azure's packages, leaves nothing running.
                 self.stop()
                 raise
         return state

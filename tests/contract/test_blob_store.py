@@ -42,9 +42,9 @@ from blobsync.store.protocol import (
     Precondition,
     block_id_of,
 )
-from blobsync.store.rest.blob_batch import delete_batch
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.sas import mint_sas
+from blobsync.store.sdk import SdkContainer
 from tests.conftest import Azurite
 from tests.contract.sdk_store import SdkBlobStore
 from tests.fakes.store import MemoryStore
@@ -447,11 +447,11 @@ def test_a_batch_deletes_every_name_and_version(azurite: Azurite, own: str) -> N
         versions = {name: put(rest, name).etag for name in NAMES}
         put(rest, "changed")
         batch = [*versions.items(), ("not there", None)]
-        http = BlobHttp(account.container, signer_for(account, environ={}), environ={})
+        sdk = SdkContainer(account.container, BlobHttp(account.container, signer_for(account, environ={}), environ={}))
         # A batch that failed in part would be repeated singly, which hides whether batches work.
-        assert delete_batch(http, batch) is True
+        assert sdk.delete_batch(batch) is True
         assert [blob.name for blob in rest.list_blobs()] == ["changed"]
-        assert delete_batch(http, [("changed", "0x8D")]) is False
+        assert sdk.delete_batch([("changed", "0x8D")]) is False
         assert rest.head("changed") is not None
 
 

@@ -18,11 +18,11 @@ from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.emulator import new_key
 from blobsync.store import sas_token
-from blobsync.store.rest.blob_batch import delete_batch
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.request_signing import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
+from blobsync.store.sdk import SdkContainer
 from tests.conftest import FOR_INSTALLERS, TOOLS, Azurite
 from tests.servers.recording_server import RecordingServer
 from tests.servers.tls_azurite import TlsAzurite, access_token, tls_azurite
@@ -74,7 +74,7 @@ def test_a_token_deletes_in_batches(server: TlsAzurite, box: BlobContainer) -> N
             put(store, name)
         # One that cannot be deleted would be deleted singly, which hides whether batches work.
         http = BlobHttp(box, bearer(), environ={"SSL_CERT_FILE": str(server.certificate)})
-        assert delete_batch(http, [("t/a é", None), ("t/..", None), ("t/none", None)])
+        assert SdkContainer(box, http).delete_batch([("t/a é", None), ("t/..", None), ("t/none", None)])
         assert list(store.list_blobs("t/")) == []
 
 

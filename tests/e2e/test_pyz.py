@@ -68,6 +68,7 @@ def test_it_uploads_lists_downloads_and_removes(one_file: Path, project: Project
     shutil.rmtree(project.data)
     assert _run(one_file, project, "d", "data", "--processes", "2").returncode == 0
     assert read_tree(project.data) == hashes(files)
+    # With Azure's SDK so many are deleted in batches.
     done = _run(one_file, project, "rm", "-y", "data", "--json")
     assert done.returncode == 0 and container.names() == [], done
 
@@ -92,13 +93,15 @@ def test_it_says_what_it_lacks_and_unpacks_once_for_its_user_alone(
     assert done.returncode == 2 and "is not a folder that only you can write to" in done.stderr
 
 
-def test_it_starts_an_emulator(one_file: Path, project: Project) -> None:
+def test_an_emulator_that_it_cannot_prepare_does_not_stay(one_file: Path, project: Project) -> None:
     data = Path(project.environ["HOME"], ".local/share/blobsync")
     data.mkdir(parents=True)
     for installed in TOOLS.glob("azurite-*"):
         (data / installed.name).symlink_to(installed)
-    started = _run(one_file, project, "emulator", "start", "--port", "0", "--in-memory")
-    assert _run(one_file, project, "emulator", "stop").returncode == started.returncode == 0, started
+    done = _run(one_file, project, "emulator", "start", "--port", "0", "--in-memory")
+    assert done.returncode == 2 and "blobsync: this needs azure" in done.stderr, done
+    assert "successfully listens" in (data / "emulator" / "azurite.log").read_text(encoding="utf-8")
+    assert _run(one_file, project, "emulator", "status").stdout.startswith("not running")
 
 
 def test_a_cache_of_somebody_else_is_not_run(one_file: Path, tmp_path: Path) -> None:

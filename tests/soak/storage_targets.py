@@ -16,13 +16,13 @@ from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, redact, redact_answer
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.protocol import BlobProperties, Sent
-from blobsync.store.rest.blob_batch import delete_batch
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.request_signing import SasSigner
 from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Headers, HttpRequest
 from blobsync.store.sas_token import DelegationKey, check_token, kind, remaining, sign_sas
+from blobsync.store.sdk import SdkContainer
 from tests.soak.target import Target, ignoring, text
 
 BOX = BlobContainer("acct", "box", "https://acct.blob.core.windows.net")
@@ -78,8 +78,8 @@ def _requests(store: RestBlobStore, http: BlobHttp) -> Iterable[Callable[[], obj
     yield partial(store.block_list, "a")
     yield lambda: list(store.without_content("a/", 2))
     yield lambda: store.delete_many(["a", "b"])
-    yield lambda: delete_batch(http, [("a", None), ("b", "0x8DB")])
-    yield store.create_container
+    yield lambda: SdkContainer(BOX, http).delete_batch([("a", None), ("b", "0x8DB")])
+    yield SdkContainer(BOX, http).create
 
 
 def _mint(key: DelegationKey) -> None:

@@ -16,8 +16,8 @@ from blobsync.local.lock_files import LockedFile, list_name, lock_name, pack, re
 from blobsync.plan.transfer_plan import Action, TransferPlan
 from tests.fakes.scripted_http import Step, scripted
 from tests.fakes.store import Request
-from tests.unit.test_batch_and_delegation import store
 from tests.unit.test_project import Opened
+from tests.unit.test_sdk import store
 
 _NOT_AS_LOCKED = "everything is equal, but not as locked"
 BODIES = {"a": b"one", "b/c": b"two!", "b/d": b"", "e": b"three"}

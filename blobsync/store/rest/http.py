@@ -15,6 +15,7 @@ cover both.
 
 from __future__ import annotations
 
+import copy
 import heapq
 import inspect
 import itertools
@@ -382,6 +383,12 @@ class BlobHttp:
             return False
         self._sleep(self._retry.wait(failures, None))
         return True
+
+    def for_signed_requests(self) -> BlobHttp:
+        """A client with the same connections, retries and end, for requests that are already signed."""
+        http = copy.copy(self)
+        http.signer = Signer()
+        return http
 
     def fail_soon(self) -> None:
         """Stop waiting: requests to a host that is down, including those that wait for a retry, fail within seconds.

@@ -42,7 +42,7 @@ _SIGNED_HEADERS = (
 
 
 class Signer:
-    """Adds the credential to a request."""
+    """Adds the credential to a request; this one adds none, for requests that are already signed."""
 
     def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
         """Complete ``headers`` in place; return the query string, without ``?``.
@@ -50,7 +50,7 @@ class Signer:
         ``path`` is percent-encoded as it will be sent; ``query`` values are not encoded yet.
         ``headers`` must hold Content-Length where there is a body.
         """
-        raise NotImplementedError
+        return encode_query(query)
 
     def renew(self) -> bool:
         """Forget a credential that the service refused; True if a new one may work."""

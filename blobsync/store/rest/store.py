@@ -19,7 +19,6 @@ from blobsync.base.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from blobsync.base.formatting import zulu_text
 from blobsync.base.locations import BlobContainer, quote_blob_name, reaches_another
 from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.store.protocol import (
@@ -57,7 +56,6 @@ from blobsync.store.rest.xml import (
     block_lists,
     checked_etag,
     decode_md5,
-    delegation_key,
     deleted_in,
     list_page,
     names_without_content,
@@ -225,7 +223,7 @@ _T = TypeVar("_T")
 _DELETE_THREADS = 32
 # Batches take the service long, so several run at a time.
 _BATCH_THREADS = 4
-# Fewer are about as fast one by one (docs/performance.md, "Profile").
+# Fewer are as fast one by one, also 40 ms away: importing the SDK takes 0.3 to 0.5 s (docs/performance.md, "Profile").
 _FEWEST_FOR_BATCHES = 1000
 _NO_PROPERTIES = BlobProperties()
 _NOTHING: dict[str, str] = {}
@@ -481,24 +479,20 @@ class RestBlobStore:
 
     def create_container(self) -> bool:
         """Create Container; False if it exists already. Raises ``StorageError``."""
-        reply = self._http.send("PUT", self._http.root, {"restype": "container"}, _NOTHING, b"")
-        if reply.status == 201:
-            return True
-        error = self._error(reply, "create")
-        if isinstance(error, StorageError) and error.service_code == "ContainerAlreadyExists":
-            return False
-        raise error
+        try:
+            from blobsync.store.sdk import SdkContainer
+        except ModuleNotFoundError:
+            # As in blobsync.pyz.
+            where = f"--account-name {self._container.account} --name {self._container.name}"
+            hint = f"az storage container create --auth-mode login {where}"
+            raise StorageError("this blobsync has no packages of Azure to create a container with", hint=hint) from None
+        return SdkContainer(self._container, self._http).create()
 
     def user_delegation_key(self, starts: datetime, ends: datetime) -> DelegationKey:
         """Get User Delegation Key, which signs a SAS in the name of the identity; needs a bearer token."""
-        service = self._http.root.rpartition("/")[0] + "/"
-        query = {"restype": "service", "comp": "userdelegationkey"}
-        times = f"<Start>{zulu_text(starts.timestamp())}</Start><Expiry>{zulu_text(ends.timestamp())}</Expiry>"
-        body = f'<?xml version="1.0" encoding="utf-8"?><KeyInfo>{times}</KeyInfo>'.encode()
-        reply = self._http.send("POST", service, query, {"Content-Type": "application/xml"}, body)
-        if reply.status != 200:
-            raise self._error(reply, "sign for")
-        return self._understood("user delegation key", delegation_key, reply.body)
+        from blobsync.store.sdk import SdkContainer
+
+        return SdkContainer(self._container, self._http).user_delegation_key(starts, ends)
 
     def clock_skew(self) -> float | None:
         """How many seconds this machine's clock is ahead of the service's, whatever the response."""
@@ -597,12 +591,15 @@ class RestBlobStore:
 
     def _not_gone_in_batches(self, names: Sequence[str], etags: Mapping[str, str]) -> Sequence[str]:
         """Delete in batches; returns the names that may still exist."""
-        from blobsync.store.rest.blob_batch import MAX_BATCH, delete_batch  # late: few commands delete so many
-
+        try:
+            from blobsync.store.sdk import MAX_BATCH, SdkContainer
+        except ModuleNotFoundError:
+            return names
+        sdk = SdkContainer(self._container, self._http)
         chunks = [names[first : first + MAX_BATCH] for first in range(0, len(names), MAX_BATCH)]
 
         def delete(chunk: Sequence[str]) -> bool:
-            return delete_batch(self._http, [(name, etags.get(name)) for name in chunk])
+            return sdk.delete_batch([(name, etags.get(name)) for name in chunk])
 
         gone = side_by_side(delete, chunks, _BATCH_THREADS)
         return [name for chunk, all_gone in zip(chunks, gone, strict=True) if not all_gone for name in chunk]

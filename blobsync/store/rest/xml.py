@@ -8,7 +8,6 @@ regular expressions where entries repeat each other: a listed blob takes 3 µs o
 from __future__ import annotations
 
 import re
-from base64 import b64decode
 from binascii import a2b_base64
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -16,12 +15,9 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from blobsync.base.file_states import DELETED, SNAPSHOT
-from blobsync.base.formatting import utc_seconds
 from blobsync.base.lazy_regexes import pattern
-from blobsync.base.redaction import Secret
 from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS, MAX_UNCOMMITTED, BlobInfo, Block
 from blobsync.store.rest.transport import parse_http_date
-from blobsync.store.sas_token import DelegationKey
 
 # XML 1.0 cannot contain most control characters, yet blob names may, and some servers send them anyway. The parser gets
 # characters of the last private plane instead.
@@ -337,21 +333,6 @@ def _block(item: ElementTree.Element) -> Block:
     if size > MAX_BLOCK_BYTES:
         raise BadAnswerError(f"{size:,} bytes are more than a block can have")
     return Block(block_id, size)
-
-
-def delegation_key(body: bytes) -> DelegationKey:
-    """The key of a Get User Delegation Key."""
-    root, _ = _parse(body)
-    signed = ("Oid", "Tid", "Start", "Expiry", "Service", "Version")
-    identity, tenant, starts, ends, service, version = (root.findtext(f"Signed{tag}") or "" for tag in signed)
-    value = root.findtext("Value") or ""
-    try:
-        b64decode(value, validate=True)
-    except ValueError:
-        value = ""
-    if not all((identity, tenant, utc_seconds(starts), utc_seconds(ends), service, version, value)):
-        raise BadAnswerError("a part of it is missing or invalid")
-    return DelegationKey(identity, tenant, starts, ends, service, version, Secret(value))
 
 
 def checked_size(text: str | None) -> int:

@@ -1,4 +1,4 @@
-"""Blob Batch, Get User Delegation Key and Create Container."""
+"""Requests through azure-storage-blob: sent by our own connections, with our own errors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, StorageError, StorageUnreachableError, ThrottledError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, Secret
-from blobsync.store.rest.blob_batch import delete_batch
 from blobsync.store.rest.http import API_VERSION, BlobHttp
 from blobsync.store.rest.request_signing import SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Timeouts
+from blobsync.store.sdk import SdkContainer
 from tests.fakes.scripted_http import Script, Step, scripted
 
 SIGNATURE = "c2VudGluZWwgb2YgdGhlIHRlc3Rz"
@@ -34,8 +34,12 @@ def connected(url: str, signer: Signer | None = None, environ: dict[str, str] | 
     return BlobHttp(container, signer, environ=environ or {}, retry=QUICK, timeouts=Timeouts(60.0, 60.0))
 
 
-def store(script: Script, signer: Signer | None = None) -> RestBlobStore:
-    return RestBlobStore(BlobContainer("acct", "box", script.url), connected(script.url, signer))
+def sdk(script: Script, signer: Signer | None = None) -> SdkContainer:
+    return SdkContainer(BlobContainer("acct", "box", script.url), connected(script.url, signer))
+
+
+def store(script: Script) -> RestBlobStore:
+    return RestBlobStore(BlobContainer("acct", "box", script.url), connected(script.url))
 
 
 def error(status: int, code: str, message: str = "") -> Step:
@@ -75,7 +79,7 @@ ALL_GONE = answers(*[202] * 256)
 
 def test_a_delegation_key_is_read_from_the_response() -> None:
     with scripted([delegation()]) as script:
-        key = store(script).user_delegation_key(NOW, NOW + timedelta(days=1))
+        key = sdk(script).user_delegation_key(NOW, NOW + timedelta(days=1))
     assert (key.object_id, key.tenant_id, key.service, key.version) == ("o", "t", "b", API_VERSION)
     assert (key.starts, key.expires) == ("2026-11-20T12:00:00Z", "2026-11-21T12:00:00Z")
     assert key.value.reveal() == "eA=="
@@ -103,21 +107,21 @@ def test_a_delegation_key_is_read_from_the_response() -> None:
 )
 def test_an_invalid_delegation_key_is_refused(step: Step) -> None:
     with scripted([step]) as script, pytest.raises(StorageError, match="cannot parse the user delegation key of"):
-        store(script).user_delegation_key(NOW, NOW)
+        sdk(script).user_delegation_key(NOW, NOW)
 
 
 def test_creating_an_existing_container_returns_false() -> None:
     with scripted([Step(201), error(409, "ContainerAlreadyExists"), error(409, "ContainerBeingDeleted")]) as script:
-        assert store(script).create_container()
-        assert not store(script).create_container()
+        assert sdk(script).create()
+        assert not sdk(script).create()
         with pytest.raises(StorageError, match="is being deleted"):
-            store(script).create_container()
+            sdk(script).create()
     assert script.seen[0].method == "PUT" and "restype=container" in script.seen[0].target
 
 
 def test_a_batch_contains_name_version_and_credential_of_each_blob() -> None:
     with scripted([answers(202, 404)]) as script:
-        assert delete_batch(connected(script.url), [("a é#%/b", None), ("..", "0x8D")])
+        assert sdk(script).delete_batch([("a é#%/b", None), ("..", "0x8D")])
     body = script.seen[0].body.decode()
     assert re.findall(r"DELETE (\S+)\?", body) == ["/acct/box/a%20%C3%A9%23%25/b", "/acct/box/.."]
     assert body.count("x-ms-delete-snapshots: include") == 2 and body.count(f"sig={SIGNATURE}") == 2
@@ -142,7 +146,14 @@ def test_a_batch_contains_name_version_and_credential_of_each_blob() -> None:
 )
 def test_a_batch_succeeds_when_every_blob_is_deleted(step: Step, gone: bool) -> None:
     with scripted([step]) as script:
-        assert delete_batch(connected(script.url), [("a", None), ("b", None)]) is gone
+        assert sdk(script).delete_batch([("a", None), ("b", None)]) is gone
+
+
+def test_no_batch_is_sent_to_a_remote_path_style_endpoint() -> None:
+    with scripted([]) as script:
+        url = script.url.replace("127.0.0.1", "127.1")
+        assert SdkContainer(BlobContainer("acct", "box", url), connected(url)).delete_batch([("a", None)]) is False
+    assert script.seen == []
 
 
 def test_few_blobs_are_deleted_one_by_one_and_many_in_batches() -> None:
@@ -173,10 +184,10 @@ def test_a_server_without_batches_deletes_one_by_one() -> None:
 @pytest.mark.parametrize("signer", [SasSigner(SAS), SharedKeySigner("acct", KEY)], ids=["sas", "key"])
 def test_requests_are_retried_like_all_others(signer: Signer) -> None:
     with scripted([error(503, "ServerBusy"), Step(reset=True), delegation()]) as script:
-        assert store(script, signer).user_delegation_key(NOW, NOW).object_id == "o"
+        assert sdk(script, signer).user_delegation_key(NOW, NOW).object_id == "o"
     assert len(script.seen) == 3
     with scripted([error(503, "ServerBusy")] * 9) as script, pytest.raises(ThrottledError, match="acct is busy"):
-        store(script, signer).user_delegation_key(NOW, NOW)
+        sdk(script, signer).user_delegation_key(NOW, NOW)
     assert len(script.seen) == QUICK.tries
 
 
@@ -185,7 +196,7 @@ def test_a_closed_store_does_not_retry() -> None:
         http = connected(script.url)
         http.close()
         with pytest.raises(StorageUnreachableError, match="was closed"):
-            RestBlobStore(BlobContainer("acct", "box", script.url), http).user_delegation_key(NOW, NOW)
+            SdkContainer(BlobContainer("acct", "box", script.url), http).user_delegation_key(NOW, NOW)
     assert script.seen == []
 
 
@@ -193,7 +204,7 @@ def test_a_redirect_is_not_followed() -> None:
     with scripted([delegation()]) as elsewhere, scripted([]) as script:
         script.steps.append(Step(307, headers={"Location": f"{elsewhere.url}/?comp=userdelegationkey"}))
         with pytest.raises(StorageError, match="the service answered 307"):
-            store(script).user_delegation_key(NOW, NOW)
+            sdk(script).user_delegation_key(NOW, NOW)
     assert elsewhere.seen == [] and len(script.seen) == 1
 
 
@@ -201,7 +212,7 @@ def test_the_proxy_of_the_environment_is_used() -> None:
     with scripted([delegation()]) as proxy:
         url = "http://blob.invalid/acct"
         http = connected(url, environ={"HTTP_PROXY": proxy.url.removesuffix("/acct")})
-        RestBlobStore(BlobContainer("acct", "box", url), http).user_delegation_key(NOW, NOW)
+        SdkContainer(BlobContainer("acct", "box", url), http).user_delegation_key(NOW, NOW)
     assert proxy.seen[0].target.startswith("http://blob.invalid/acct/?")
 
 
@@ -209,23 +220,25 @@ def test_the_proxy_of_the_environment_is_used() -> None:
     "call",
     [
         lambda client: client.user_delegation_key(NOW, NOW),
-        lambda client: client.create_container(),
+        lambda client: client.create(),
     ],
 )
 @pytest.mark.parametrize(
     "step", [error(403, "AuthenticationFailed", f"Signature sig={SIGNATURE}%3D did not match"), Step(400, b"<")]
 )
 def test_no_message_log_or_cause_shows_a_secret(
-    call: Callable[[RestBlobStore], object], step: Step, caplog: pytest.LogCaptureFixture
+    call: Callable[[SdkContainer], object], step: Step, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     # Its own level may be that of a command that ran in this process before.
     caplog.set_level(logging.DEBUG, logger="blobsync")
     for signer in (SasSigner(SAS), SharedKeySigner("acct", KEY)):
         with scripted([step]) as script, pytest.raises(BlobsyncError) as caught:
-            call(store(script, signer))
+            call(sdk(script, signer))
         said = "".join((str(caught.value), repr(caught.value), str(caught.value.hint), repr(caught.value.__cause__)))
         assert SIGNATURE not in said and KEY.reveal() not in said
+        assert caught.value.__suppress_context__
+    assert not [record for record in caplog.records if record.name.startswith("azure")]
     said = "".join(record.getMessage() for record in caplog.records)
     assert "POST /acct" in said or "PUT /acct" in said
     assert SIGNATURE not in said and KEY.reveal() not in said
@@ -234,4 +247,4 @@ def test_no_message_log_or_cause_shows_a_secret(
 def test_a_refusal_of_the_service_is_our_error() -> None:
     with scripted([error(403, "AuthorizationPermissionMismatch")]) as script:
         with pytest.raises(AccessDeniedError, match="the credential for acct is not allowed to sign for acct/box"):
-            store(script).user_delegation_key(NOW, NOW)
+            sdk(script).user_delegation_key(NOW, NOW)
