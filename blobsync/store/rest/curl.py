@@ -66,12 +66,12 @@ _TROUBLES = {
 class CurlHandle:
     """An easy handle and the data received on it; one exchange at a time.
 
-    Of several side by side, ``key`` tells which one it is; it ends at ``deadline`` if no more than ``seen`` has moved.
+    Of several side by side, ``key`` tells which one it is.
     """
 
     __slots__ = (
-        *("_method", "_origin", "_refusals", "_used"),
-        *("deadline", "easy", "key", "lines", "pieces", "seen", "sent"),
+        *("_deadline", "_method", "_origin", "_patience", "_refusals", "_seen", "_used"),
+        *("easy", "key", "lines", "pieces", "sent"),
     )
 
     def __init__(self, origin: ServerOrigin, timeouts: Timeouts) -> None:
@@ -82,7 +82,7 @@ class CurlHandle:
         self.pieces: list[bytes] = []
         self.sent = 0
         self.key: object = None
-        self.deadline, self.seen = 0.0, (0, 0, 0)
+        self._patience, self._deadline, self._seen = timeouts.read, 0.0, (0, 0, 0)
         self._refusals: list[BaseException] = []
         self.easy = _handle(origin, timeouts, self.lines, self.pieces)
         if origin.guard is not None:
@@ -153,9 +153,16 @@ class CurlHandle:
             return self.moved()
         return max(0, self.moved() - int.from_bytes(waiting, sys.byteorder))
 
-    def is_connected(self) -> bool:
-        """Whether the connection is made, so that the time limit for connecting no longer applies."""
-        return bool(self.easy.getinfo(pycurl.PRETRANSFER_TIME) > 0)
+    def watch(self) -> None:
+        """Begin to count the time without progress."""
+        self._deadline, self._seen = time.monotonic() + self._patience, (0, 0, 0)
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether nothing has moved for too long. libcurl itself limits the time for connecting."""
+        seen = (len(self.lines), len(self.pieces), self.moved())
+        if seen != self._seen:
+            self._seen, self._deadline = seen, now + self._patience
+        return now > self._deadline and bool(self.easy.getinfo(pycurl.PRETRANSFER_TIME) > 0)
 
     def failure(self, code: int, text: str) -> TransportError:
         """Convert an error of libcurl."""
@@ -300,7 +307,8 @@ class CurlExchanges:
         handle = self._idle.pop() if self._idle else CurlHandle(self._origin, self._timeouts)
         handle.load(request)
         handle.easy.setopt(pycurl.MAXFILESIZE, request.most)
-        handle.key, handle.deadline, handle.seen = key, time.monotonic() + self._timeouts.read, (0, 0, 0)
+        handle.key = key
+        handle.watch()
         self._under_way[handle.easy] = handle
         self._multi.add_handle(handle.easy)
 
@@ -350,14 +358,8 @@ class CurlExchanges:
     def _stalled(self) -> list[tuple[object, Response | TransportError]]:
         """Exchanges without progress for too long."""
         now = time.monotonic()
-        stalled = []
-        for each in self._under_way.values():
-            seen = (len(each.lines), len(each.pieces), each.moved())
-            if seen != each.seen:
-                each.seen, each.deadline = seen, now + self._timeouts.read
-            elif now > each.deadline and each.is_connected():
-                stalled.append(each)
         self._look_again = now + min(1.0, self._timeouts.read / 4)
+        stalled = [each for each in self._under_way.values() if each.is_stalled(now)]
         return [self._cut(each, Trouble.READ_TIMEOUT) for each in stalled]
 
     def _cut(self, handle: CurlHandle, trouble: Trouble) -> tuple[object, Response | TransportError]:
@@ -506,24 +508,20 @@ class CurlResponse:
         """Wait until data has arrived or the exchange has ended. Raises :class:`TransportError`."""
         lines, pieces = self._handle.lines, self._handle.pieces
         had = (len(lines), len(pieces))
-        patience = self._transport.timeouts.read
-        deadline = time.monotonic() + patience
-        uploaded, reported, now = 0, 0.0, deadline - patience
+        reported = 0.0
+        self._handle.watch()
         while True:
             self._step()
             if not self._running or (len(lines), len(pieces)) != had:
                 return
-            sleep(self._multi, max(deadline - now, patience / 4))
+            sleep(self._multi, self._transport.timeouts.read / 4)
             if self._transport.closing.is_set():
                 raise TransportError(Trouble.BROKEN)
             now = time.monotonic()
             if sent is not None and now >= reported + _REPORT_SECONDS:
                 reported = now
                 sent(self._handle.received())
-            moved = self._handle.moved()
-            if moved != uploaded:
-                uploaded, deadline = moved, now + patience
-            elif now > deadline and self._handle.is_connected():
+            if self._handle.is_stalled(now):
                 raise TransportError(Trouble.READ_TIMEOUT)
 
     def _step(self) -> None:
