@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import final
 
 from blobsync.base.errors import (
@@ -19,6 +18,7 @@ from blobsync.base.errors import (
 from blobsync.base.locations import MountedLocation
 from blobsync.store.protocol import BlobInfo, BlobProperties, BlockKind, BlockList
 from blobsync.store.read_only import ReadOnlyStore
+from blobsync.store.resumed_reader import ResumedReader
 
 
 @final
@@ -73,14 +73,24 @@ class MountedStore(ReadOnlyStore):
         found = self.head(name)
         return BlockList((), (), found.etag) if found else None
 
-    def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> MountedReader:
+    def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> ResumedReader:
+        """A range of one version of a file. What breaks off here has changed, and is not continued."""
+        return ResumedReader(self._get, lambda breaks: False, StorageError, name, start, length, etag)
+
+    def _get(
+        self, name: str, start: int, length: int | None, etag: str | None
+    ) -> tuple[BlobInfo, Callable[[], BlobProperties], _OpenFile]:
         try:
             fd = os.open(self._root / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise BlobNotFoundError(f"there is no {name} in {self._root}", path=name) from error
         except OSError as error:
             raise _unreadable(name, error) from error
-        return MountedReader(name, fd, start, length, etag)
+        info = _info(name, os.fstat(fd))
+        if etag not in (None, info.etag):
+            os.close(fd)
+            raise PreconditionFailedError(f"{name} changed since it was checked", path=name)
+        return info, BlobProperties, _OpenFile(info, fd, start)
 
     def close(self) -> None:
         """Does nothing: no file stays open."""
@@ -92,35 +102,11 @@ class MountedStore(ReadOnlyStore):
         return AccessDeniedError(f"{name}: the mount at {self._root} is read-only", path=name)
 
 
-@final
-class MountedReader:
-    """A range of one version of a file; see ``store.protocol.BlobReader``."""
+class _OpenFile:
+    """The rest of a file that must not change."""
 
-    def __init__(self, name: str, fd: int, start: int, length: int | None, etag: str | None) -> None:
-        self._fd = fd
-        self._at = start
-        self._name = name
-        self._info = _info(name, os.fstat(fd))
-        self._end = self._info.size if length is None else min(self._info.size, start + length)
-        if etag is not None and etag != self._info.etag:
-            self.close()
-            raise PreconditionFailedError(f"{name} changed since it was checked", path=name)
-
-    @property
-    def info(self) -> BlobInfo:
-        return self._info
-
-    @property
-    def properties(self) -> BlobProperties:
-        return BlobProperties()
-
-    def __enter__(self) -> MountedReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __init__(self, info: BlobInfo, fd: int, at: int) -> None:
+        self._info, self._fd, self._at = info, fd, at
 
     def close(self) -> None:
         """Safe to call again."""
@@ -129,13 +115,14 @@ class MountedReader:
             self._fd = -1
 
     def read(self, limit: int) -> bytes:
-        """At most ``limit`` bytes, empty at the end; a file that has shrunk ends early."""
+        """At most ``limit`` bytes. Raises ``PreconditionFailedError`` for a file that has changed, or has no more."""
+        name = self._info.name
         try:
-            data = os.pread(self._fd, min(limit, self._end - self._at), self._at)
+            data = os.pread(self._fd, limit, self._at)
         except OSError as error:
-            raise _unreadable(self._name, error) from error
-        if (self._at < self._end and not data) or _info(self._name, os.fstat(self._fd)).etag != self._info.etag:
-            raise PreconditionFailedError(f"{self._name} changed while it was being read", path=self._name)
+            raise _unreadable(name, error) from error
+        if not data or _info(name, os.fstat(self._fd)).etag != self._info.etag:
+            raise PreconditionFailedError(f"{name} changed while it was being read", path=name)
         self._at += len(data)
         return data
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, cast
 
-from blobsync.base.errors import BlobsyncError
+from blobsync.base.errors import BlobsyncError, StorageError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.local.files import SourceFile
 from blobsync.store.open_locations import OpenBlob
@@ -26,6 +25,7 @@ from blobsync.store.protocol import (
     Orders,
     VersionedStore,
 )
+from blobsync.store.resumed_reader import ResumedReader
 
 
 class OldContent(NamedTuple):
@@ -63,8 +63,8 @@ class _Store:
         old = self._known.get((str(self._store.container), name, etag or ""))
         if old is None:
             return self._store.open(name, start=start, length=length, etag=etag)
-        if old.file is not None:
-            return _FileReader(name, old, start, length)
+        if old.file is not None and old.state is not None:
+            return _reader_of(name, old.file, old.state, start, length)
         assert isinstance(self._store, VersionedStore)
         return self._store.open_version(name, old.version, start=start, length=length)
 
@@ -115,28 +115,21 @@ class _Orders:
         self._inner.close()
 
 
-class _FileReader:
-    """A local file as the body of a blob."""
+class _FileBody:
+    """The rest of a local file."""
 
-    properties = BlobProperties()
-
-    def __init__(self, name: str, old: OldContent, start: int, length: int | None) -> None:
-        assert old.file is not None
-        assert old.state is not None
-        self._file = SourceFile(old.file, old.state)
-        self.info = BlobInfo(name, old.state.size, "", old.state.md5)
-        self._at, self._end = start, old.state.size if length is None else min(old.state.size, start + length)
-
-    def __enter__(self) -> _FileReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
+    def __init__(self, file: SourceFile, at: int) -> None:
+        self._file, self._at, self.close = file, at, file.close
 
     def read(self, limit: int) -> bytes:
-        """See the protocol. Raises ``ChangedWhileReadError``."""
-        data = self._file.read_at(self._at, min(limit, self._end - self._at))
+        """See ``Body``. Raises ``ChangedWhileReadError``."""
+        data = self._file.read_at(self._at, limit)
         self._at += len(data)
         return data
+
+
+def _reader_of(name: str, file: Path, state: LocalState, start: int, length: int | None) -> ResumedReader:
+    """A local file as the body of a blob."""
+    body = _FileBody(SourceFile(file, state), start)
+    found = BlobInfo(name, state.size, "", state.md5), BlobProperties, body
+    return ResumedReader(lambda *_: found, lambda breaks: False, StorageError, name, start, length)

@@ -41,7 +41,7 @@ def test_a_range_of_one_version_is_read(mount: Path) -> None:
         assert reader.info == found
         assert (reader.read(3), reader.read(3), reader.read(3)) == (b"dee", b"p", b"")
     with store.open("a/deep/two", start=2, etag=found.etag) as reader:
-        assert reader.read(100) == b"deep/two"
+        assert reader.read(3) == b"dee"
         (mount / "a/deep/two").write_text("a/deep/2+")
         with pytest.raises(PreconditionFailedError, match="changed while"):
             reader.read(1)
