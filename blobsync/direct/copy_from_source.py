@@ -93,7 +93,6 @@ class CopyFromSourceJob(BlobCopyJob):
 
     def _there(self) -> Mapping[int, int | None]:
         """The blocks of this version that a killed run had fetched, with their CRC64s."""
-        self.release()
         self._ids = BlockIds()
         if self._records is None or self._pieces < _WORTH_A_RECORD:
             return {}

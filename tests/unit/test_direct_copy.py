@@ -13,7 +13,7 @@ from blobsync.base.errors import PreconditionFailedError, StorageError
 from blobsync.base.file_states import DELETED, SNAPSHOT, RemoteState
 from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.direct.copy import CopyJob
-from blobsync.direct.thread_pool import MIB, Stopped, WorkerPool
+from blobsync.direct.thread_pool import MIB, Stopped, WorkerPool, Written
 from blobsync.direct.upload import BlockSizes
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobProperties
@@ -143,11 +143,16 @@ def test_blocks_of_64_mib_begin_above_256_mib(here: MemoryStore, there: MemorySt
 
 
 class Paced(RecordedRun):
-    """Records the waits."""
+    """Records the waits, and what is about to be written."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.paced: list[int] = []
+        self.noted: list[tuple[str, int, bytes | None]] = []
+
+    def about_to_write(self, *files: Written) -> None:
+        super().about_to_write(*files)
+        self.noted += [(action.path, size, md5) for action, size, md5 in files]
 
     def wait_for_rate(self, count: int) -> None:
         super().wait_for_rate(count)
@@ -314,6 +319,22 @@ def test_a_plan_that_saw_no_blob_has_it_looked_at(here: MemoryStore, there: Memo
     unseen = replace(action, source=None)
     WorkerPool(state, [CopyJob(state, unseen, OpenBlob(here, "x"), OpenBlob(there, "y"), None)], 1).work()
     assert state.report.moved[0].source == remote_state(here, "x/a") and there.body("y/a") == b"1" * 10
+
+
+@pytest.mark.parametrize("size", [10, MIB + 1])
+def test_what_a_blob_will_be_is_noted_before_it_is(here: MemoryStore, there: MemoryStore, size: int) -> None:
+    md5 = here.add("x/a", b"1" * size).md5
+    task = copy(here, "x", there, "y", ["a"])
+    state, noted = Paced(task, RecordingListener(), 0), list[tuple[str, int, bytes | None]]()
+
+    def before(request: Request) -> None:
+        if request.operation in ("put_from_url", "put_block_list"):
+            noted.extend(state.noted)
+
+    there.before = before
+    job = CopyJob(state, task.actions[0], OpenBlob(here, "x"), OpenBlob(there, "y"), None, sizes=IN_BLOCKS)
+    WorkerPool(state, [job], 1).work()
+    assert noted == [("a", size, md5)]
 
 
 @pytest.mark.parametrize("size", [10, MIB + 1])
