@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import SilentListener
 from blobsync.base.plan_reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.plan.transfer_plan import Action, FileAction
-from blobsync.transfer.engines import CollectedReport, Moved, MoveTask
+from blobsync.transfer.engines import CollectedReport, Engines, Moved, MoveTask
 from tests.fakes.project_context import World, account, cluster
 
 ACTION = FileAction("a", Action.TRANSFER, Reason.NEW, 3)
@@ -43,3 +45,19 @@ def test_a_task_is_a_part_of_the_folder_and_a_first_try_unless_it_says_otherwise
     DirectEngine().move(task, report, SilentListener())
     assert [moved.action for moved in report.moved] == list(part.actions)
     assert (task.whole_folder, task.cap_mbps, task.again) == (False, None, False)
+
+
+@pytest.mark.parametrize(
+    ("code", "first", "allowed", "second"),
+    [
+        (FailureCode.COPY_SOURCE_REFUSED, "direct", True, "relay"),
+        (FailureCode.COPY_SOURCE_REFUSED, "direct", False, None),
+        (FailureCode.COPY_SOURCE_REFUSED, "relay", False, "relay"),
+        (FailureCode.CHANGED_WHILE_READ, "azcopy", False, "direct"),
+        (FailureCode.BLOB_NOT_FOUND, "direct", True, None),
+    ],
+)
+def test_only_what_is_allowed_to_or_has_before_goes_through_this_machine(
+    code: FailureCode, first: str, allowed: bool, second: str | None
+) -> None:
+    assert Engines({}, relay_allowed=allowed).second(code, first) == second

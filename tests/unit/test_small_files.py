@@ -440,6 +440,25 @@ def test_threads_that_share_a_narrow_line_have_one_request_each() -> None:
     assert {line.most for line in disk.place.lines[1:]} <= {0, 1} and len(disk.place.moved) == 64
 
 
+def test_threads_that_share_a_wide_line_have_an_eighth_of_it_each() -> None:
+    finished = threading.Event()
+    touched: list[int] = []
+
+    def touch(path: str) -> None:
+        touched.append(threading.get_ident())
+        if touched[-1] != touched[0]:
+            if path == "60":
+                finished.set()
+            return
+        # Sixteen tell that the disk is slow; then the other does all the rest.
+        assert touched.count(touched[0]) <= 16 or finished.wait(60), "nobody came"
+        place.hand.wait(0.002)
+
+    place = Place(60, opening=touch, landing=touch, clock=lambda: 0.0)
+    place.work(2)
+    assert place.lines[1].most == 8 and len(place.moved) == 60
+
+
 # -- the end of a run that is stopped ------------------------------------------------------------------------------
 
 
