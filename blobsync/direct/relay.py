@@ -47,9 +47,8 @@ class RelayEngine:
             raise ValueError("a relay needs blobs at both ends")
         run = RunState(task, report, listener, BUFFERS, self._intents)
         jobs = (RelayJob(run, action, source, destination) for action in task.actions)
-        pieces = sum(1 + action.size // _BLOCK for action in task.actions)
         is_large = sum(action.size for action in task.actions) >= _LARGE * len(task.actions)
-        WorkerPool(run, jobs, min(_THREADS_OF_LARGE if is_large else _THREADS, pieces)).work()
+        WorkerPool(run, jobs, _THREADS_OF_LARGE if is_large else _THREADS).work()
 
 
 class RelayJob(BlobCopyJob):
