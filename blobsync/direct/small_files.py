@@ -58,7 +58,6 @@ class SmallFiles:
         self._open_orders = open_orders
         self._width = width
         self._wall, self._cpu = wall, cpu
-        self._cpu_seen = 0.0
         self._again: deque[FileJob] = deque()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)

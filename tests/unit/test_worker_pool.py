@@ -586,7 +586,7 @@ class Looking(threading.Condition):
 
     @property
     def is_often(self) -> bool:
-        return bool(self.asked) and all(each is not None and each <= 0.5 for each in self.asked)
+        return bool(self.asked) and all(each is not None and 0 < each <= 0.5 for each in self.asked)
 
 
 def pool_of(run: RunState, jobs: Sequence[FileJob], threads: int) -> WorkerPool:
