@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 Schema = Mapping[str, Any]
@@ -56,11 +56,11 @@ def by_name(kind: Schema) -> Schema:
     return {"type": "object", "additionalProperties": kind}
 
 
-def record(known: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
+def record(optional: Mapping[str, Schema] = MappingProxyType({}), /, **known: Schema) -> Schema:
     """An object with all of ``known``, perhaps some of ``optional``, and nothing else."""
     return {
         "type": "object",
-        "properties": {**known, **(optional or {})},
+        "properties": {**known, **optional},
         "required": list(known),
         "additionalProperties": False,
     }
@@ -83,5 +83,5 @@ def _of_annotation(annotation: Any) -> Schema:
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return choice_of(annotation)
     if is_dataclass(annotation) and isinstance(annotation, type):
-        return record(of_fields(annotation))
+        return record(**of_fields(annotation))
     raise TypeError(f"no schema is known for {annotation}")
