@@ -49,3 +49,9 @@ def form_of(request: Request) -> Mapping[str, str]:
     """The fields of the submitted form."""
     form: Mapping[str, str] = request.state.form
     return form
+
+
+def page_number(request: Request, first: int = 0) -> int:
+    """Which page of a list the address names."""
+    text = request.query_params.get("page", "")
+    return max(first, int(text)) if text.isdecimal() and len(text) < 7 else first

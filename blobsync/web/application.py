@@ -15,10 +15,10 @@ from starlette.staticfiles import StaticFiles
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.exit_codes import ExitCode
-from blobsync.base.redaction import redact
 from blobsync.web.app_state import AppState, app_state_of, form_of, visit_of
 from blobsync.web.events import live_parts
 from blobsync.web.gate import Gate, cookie_name
+from blobsync.web.open_project import problem_of
 from blobsync.web.pages import all_routes
 from blobsync.web.render import FOLDER, page
 
@@ -42,7 +42,7 @@ def web_application(app_state: AppState) -> Gate:
     ]
     app = Starlette(
         routes=[*own, *all_routes()],
-        exception_handlers={BlobsyncError: _refused_by_us, HTTPException: _no_such_page, Exception: _our_fault},
+        exception_handlers={BlobsyncError: _failed, HTTPException: _no_such_page, Exception: _failed},
     )
     app.state.shared = app_state
     return Gate(app, app_state.logins)
@@ -78,22 +78,19 @@ def _known(request: Request) -> Response:
     return Response(status_code=200)
 
 
-def _refused_by_us(request: Request, error: Exception) -> Response:
-    assert isinstance(error, BlobsyncError)
-    status = 404 if error.exit_code == ExitCode.NOTHING_MATCHED else 400
-    return _problem(request, status, redact(error.message), redact(error.hint or ""))
-
-
 def _no_such_page(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message, hint = _OF_NO_PAGE.get(error.status_code, (error.detail, ""))
     return _problem(request, error.status_code, message, hint)
 
 
-def _our_fault(request: Request, error: Exception) -> Response:
-    _log.info("a bug", exc_info=error)
-    what = f"a bug in blobsync: {type(error).__name__}: {redact(str(error))}"
-    return _problem(request, 500, what, "please report it with the output of blobsync -vv web")
+def _failed(request: Request, error: Exception) -> Response:
+    status = 500
+    if isinstance(error, BlobsyncError):
+        status = 404 if error.exit_code == ExitCode.NOTHING_MATCHED else 400
+    else:
+        _log.info("a bug", exc_info=error)
+    return _problem(request, status, *problem_of(error))
 
 
 def _problem(request: Request, status: int, message: str, hint: str) -> Response:

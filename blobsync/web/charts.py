@@ -76,11 +76,10 @@ def bytes_chart(entries: Sequence[TransferEntry], now: float) -> BytesChart | No
 
 
 def _starts(now: float, *, by_hour: bool) -> list[datetime]:
+    count, step = (_HOURS, timedelta(hours=1)) if by_hour else (_DAYS, timedelta(days=1))
     end = datetime.fromtimestamp(now).replace(minute=0, second=0, microsecond=0)
-    if by_hour:
-        return [end - timedelta(hours=back) for back in range(_HOURS - 1, -1, -1)]
-    end = end.replace(hour=0)
-    return [end - timedelta(days=back) for back in range(_DAYS - 1, -1, -1)]
+    end = end if by_hour else end.replace(hour=0)
+    return [end - back * step for back in range(count - 1, -1, -1)]
 
 
 def _column(name: str, x: float, width: float, entries: Sequence[TransferEntry], most: int) -> Column:

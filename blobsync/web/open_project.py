@@ -1,4 +1,4 @@
-"""How pages open the project."""
+"""How pages open the project, and what they say if that or something else fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from blobsync.base.errors import UsageError
+from blobsync.base.errors import BlobsyncError, UsageError
+from blobsync.base.redaction import redact
 from blobsync.config.loader import cluster_names
 from blobsync.local.state_dir import open_state_dir
 from blobsync.project.api import Project
@@ -73,8 +74,7 @@ class Source:
 
     def keepers(self) -> tuple[KeeperState, ...]:
         """Who keeps folders of the project uploaded; needs no cluster."""
-        found = Keepers(open_state_dir(self.root, self.environ)).all().values()
-        return tuple(sorted(found, key=lambda state: state.began))
+        return tuple(Keepers(open_state_dir(self.root, self.environ)).all().values())
 
 
 def look_through(request: Request, cluster: str | None) -> Source:
@@ -92,3 +92,11 @@ def source_of(request: Request) -> Source:
     """The source that the address or the form names; see :func:`look_through`."""
     form: Mapping[str, str] = request.state.form
     return look_through(request, form.get("cluster") or request.query_params.get("cluster"))
+
+
+def problem_of(error: Exception) -> tuple[str, str]:
+    """What pages say of an error, and its hint, without secrets. One that is not ours is a bug."""
+    if isinstance(error, BlobsyncError):
+        return redact(error.message), redact(error.hint or "")
+    what = f"a bug in blobsync: {type(error).__name__}: {redact(str(error))}"
+    return what, "please report it with the output of blobsync -vv web"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from blobsync.base.errors import BlobsyncError
 from blobsync.base.formatting import count_text, duration_text, printable, size_text, took_text
 from blobsync.base.redaction import redact_answer
 from blobsync.config.mapping import is_below
@@ -156,9 +158,26 @@ def fragment(template: str, *, reveals: bool = False, **values: Any) -> str:
     return _templates(reveals).get_template(template).render(**values)
 
 
-def through_of(source: Source, own: Source) -> dict[str, str]:
-    """Parameters that keep the links and forms of a page at a cluster other than the server's ``own``."""
-    if source is own:
+def part(template: str, ask: Callable[[], Any], **values: Any) -> HTMLResponse:
+    """A part that is loaded after its page, since ``ask`` asks a service: with the ``answer``, or the ``problem``."""
+    answer = problem = None
+    try:
+        answer = ask()
+    except BlobsyncError as error:
+        problem = error
+    return HTMLResponse(redact_answer(fragment(template, answer=answer, problem=problem, **values)))
+
+
+def _source_of(request: Request) -> Source:
+    """That of the page, which may be about another cluster than the server's."""
+    found: Source = getattr(request.state, "source", app_state_of(request).source)
+    return found
+
+
+def through_of(request: Request) -> dict[str, str]:
+    """Parameters that keep the links and forms of a page at its cluster, if that is not the server's own."""
+    source = _source_of(request)
+    if source is app_state_of(request).source:
         return {"through": "", "through_first": "", "through_cluster": ""}
     query = urlencode({"cluster": source.cluster_name})
     return {"through": f"&{query}", "through_first": f"?{query}", "through_cluster": source.cluster_name}
@@ -167,9 +186,7 @@ def through_of(source: Source, own: Source) -> dict[str, str]:
 def page(request: Request, template: str, *, code: int = 200, reveals: bool = False, **values: Any) -> HTMLResponse:
     """Render a whole page. ``reveals`` as with :func:`fragment`."""
     visit = getattr(request.state, "visit", None)
-    own = app_state_of(request).source
-    # Set by pages that may be about another cluster.
-    source: Source = getattr(request.state, "source", own)
+    source = _source_of(request)
     text = fragment(
         template,
         reveals=reveals,
@@ -181,7 +198,7 @@ def page(request: Request, template: str, *, code: int = 200, reveals: bool = Fa
         project_name=source.root.name,
         project_folder=str(source.root),
         cluster_name=source.cluster_name,
-        **through_of(source, own),
+        **through_of(request),
         **values,
     )
     return HTMLResponse(text, code)

@@ -39,26 +39,14 @@ class Listening:
             return _unix(self.path)
         wanted = USUAL_PORT if self.port is None else self.port
         try:
-            return _tcp(wanted)
+            return socket.create_server((_LOOPBACK, wanted))
         except OSError as error:
             if self.port is None:
-                return _tcp(0)
+                return socket.create_server((_LOOPBACK, 0))
             raise UsageError(
-                f"cannot listen on port {wanted}: {error.strerror}",
+                f"cannot listen on port {wanted}: {os.strerror(error.errno or 0)}",
                 hint="leave out --port, and blobsync picks a free port",
             ) from error
-
-
-def _tcp(port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind((_LOOPBACK, port))
-        made.listen(128)
-    except BaseException:
-        made.close()
-        raise
-    return made
 
 
 def _unix(path: Path) -> socket.socket:

@@ -11,12 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from blobsync.base.errors import BlobsyncError
-from blobsync.base.redaction import redact
 from blobsync.plan.progress import Progress
 from blobsync.project.folders import FolderStatus
 from blobsync.project.status import ProjectStatus
-from blobsync.web.open_project import Source
+from blobsync.web.open_project import Source, problem_of
 
 # Seconds until a page refreshes the status.
 _STALE = 3.0
@@ -82,10 +80,8 @@ class StatusCache(Generic[T]):
             for known in self._ask(fresh, keep):
                 with self._lock:
                     self._known = replace(self._known, status=known, problem="", hint="")
-        except BlobsyncError as error:
-            problem, hint = redact(error.message), redact(error.hint or "")
         except Exception as error:  # noqa: BLE001 - the page shows it
-            problem = f"a bug in blobsync: {redact(repr(error))}"
+            problem, hint = problem_of(error)
         with self._lock:
             self._known = CachedStatus(known, time.time(), problem=problem, hint=hint)
             self._ended.notify_all()

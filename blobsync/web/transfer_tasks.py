@@ -21,7 +21,7 @@ from blobsync.plan.transfer_plan import Direction, TransferPlan
 from blobsync.plan.transfer_result import TransferResult
 from blobsync.project.api import Project
 from blobsync.project.transfer_history import transfer_kind
-from blobsync.web.open_project import Source
+from blobsync.web.open_project import Source, problem_of
 
 if TYPE_CHECKING:
     # It starts a thread when it is imported.
@@ -149,7 +149,7 @@ class TransferTasks:
         try:
             task.transfer = self._open(task).start(task.plan, on_progress=task.add_progress)
         except BlobsyncError as error:
-            _fail(task, error.message, error.hint or "")
+            _fail(task, problem_of(error))
             return
         task.transfer.add_done_callback(lambda ended: self._ended(task, ended))
         if task.state == "stopping":
@@ -182,10 +182,8 @@ class TransferTasks:
             with self._open(task) as project:
                 make = project.plan_upload if task.request.direction is Direction.UP else project.plan_download
                 task.plan = make(*from_root(project.root, task.request.paths, task.request.options), on_progress=keep)
-        except BlobsyncError as error:
-            _fail(task, error.message, error.hint or "", "refused")
         except Exception as error:  # noqa: BLE001 - the page shows it
-            _fail(task, *_bug(error), "refused")
+            _fail(task, problem_of(error), "refused")
         else:
             task.state = "planned"
 
@@ -193,11 +191,9 @@ class TransferTasks:
         try:
             task.result = transfer.result()
         except CancelledError as stopped:
-            _fail(task, str(stopped), "plan the rest: verified files are skipped", "cancelled")
-        except BlobsyncError as error:
-            _fail(task, error.message, error.hint or "")
+            _fail(task, (redact(str(stopped)), "plan the rest: verified files are skipped"), "cancelled")
         except Exception as error:  # noqa: BLE001 - the page shows it
-            _fail(task, *_bug(error))
+            _fail(task, problem_of(error))
         else:
             task.ended = time.time()
             task.state = {ExitCode.DONE: "done", ExitCode.PARTIAL: "partial"}.get(task.result.exit_code, "failed")
@@ -205,9 +201,5 @@ class TransferTasks:
             self._on_end()
 
 
-def _fail(task: TransferTask, why: str, hint: str = "", state: str = "failed") -> None:
-    task.problem, task.hint, task.ended, task.state = redact(why), redact(hint), time.time(), state
-
-
-def _bug(error: Exception) -> tuple[str, str]:
-    return f"a bug in blobsync: {type(error).__name__}: {redact(str(error))}", "please report it"
+def _fail(task: TransferTask, why: tuple[str, str], state: str = "failed") -> None:
+    (task.problem, task.hint), task.ended, task.state = why, time.time(), state

@@ -210,13 +210,13 @@ def test_characters_of_a_name_that_nobody_sees_are_shown_and_forms_send_them_bac
     assert "gpj\\u202e" in breakable_text("data/gpj\u202e")
     found = SimpleNamespace(files=[SimpleNamespace(shown=name, size=1, last_modified=0, on_disk="")], are_here=True)
     outputs = fragment(
-        "job_outputs.html", problem=None, found=SimpleNamespace(**vars(found), notes=()), run_id="a_1_b", most=5,
+        "job_outputs.html", problem=None, answer=SimpleNamespace(**vars(found), notes=()), run_id="a_1_b", most=5,
         token_field="t", form_token="f",
     )  # fmt: skip
     assert f'name="name" value="{name}"' in outputs
     assert ">rlo\\u202egpj.exe</td>" in outputs
     sets = [Checkpoint(f"output/{name}", 5, None, 1, 1, "none", "half", f"{name} is missing")]
-    assert fragment("job_checkpoints.html", problem=None, found=sets, most=5).count("rlo\\u202egpj.exe") == 2
+    assert fragment("job_checkpoints.html", problem=None, answer=sets, most=5).count("rlo\\u202egpj.exe") == 2
     lines = "یک\u200cدو\n\tdrei"
     shown = fragment("preview.html", preview=preview_of(Beginning("a", 30, lines.encode())), path=name, as_text=False)
     assert f">{lines}</pre>" in shown, "the content of a file is what it is"

@@ -15,9 +15,9 @@ from starlette.routing import Route
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError, UsageError
 from blobsync.project.folders import FolderName, FolderStatus
-from blobsync.web.app_state import app_state_of, form_of
+from blobsync.web.app_state import app_state_of, form_of, page_number
 from blobsync.web.events import live_parts
-from blobsync.web.open_project import Source, source_of
+from blobsync.web.open_project import source_of
 from blobsync.web.previews import PICTURE_BYTES, TEXT_BYTES, picture_type, preview_of
 from blobsync.web.render import age_text, fragment, page, through_of
 from blobsync.web.status_cache import CachedStatus
@@ -156,13 +156,13 @@ class _Query(NamedTuple):
 
 def _asked(request: Request) -> _Query:
     query = request.query_params
-    number, show, sort = query.get("page", "0"), query.get("show", ""), query.get("sort", "")
+    show, sort = query.get("show", ""), query.get("sort", "")
     return _Query(
         path_of(request),
         show if show in SHOWN else "",
         query.get("text", "")[:200],
         sort if sort.removeprefix("-") in COLUMNS else "",
-        int(number) if number.isdecimal() and len(number) < 7 else 0,
+        page_number(request),
     )
 
 
@@ -170,14 +170,10 @@ def _list(request: Request) -> Response:
     source, asked = source_of(request), _asked(request)
     cached = app_state_of(request).caches.folder(source, asked.path).renew(patience=_PATIENCE)
     if cached.status is not None and cached.status.is_file:
-        return RedirectResponse(f"/blob?path={quote(asked.path)}{_through(request, source)}", 303)
-    live = asked.query() + _through(request, source)
+        return RedirectResponse(f"/blob?path={quote(asked.path)}{through_of(request)['through']}", 303)
+    live = asked.query() + through_of(request)["through"]
     values = _folder(asked, cached)
     return page(request, "browse.html", path=asked.path, trail=trail(asked.path), live=live, **values)
-
-
-def _through(request: Request, source: Source) -> str:
-    return through_of(source, app_state_of(request).source)["through"]
 
 
 def _folder(asked: _Query, cached: CachedStatus[FolderStatus]) -> dict[str, Any]:
@@ -201,10 +197,7 @@ def _folder(asked: _Query, cached: CachedStatus[FolderStatus]) -> dict[str, Any]
 
 def _live(request: Request) -> Response:
     source, asked = source_of(request), _asked(request)
-    cache, through = (
-        app_state_of(request).caches.folder(source, asked.path),
-        through_of(source, app_state_of(request).source),
-    )
+    cache, through = app_state_of(request).caches.folder(source, asked.path), through_of(request)
     known: list[tuple[CachedStatus[FolderStatus], Mapping[str, str]]] = []
 
     def look() -> Mapping[str, str]:
@@ -221,7 +214,7 @@ def _live(request: Request) -> Response:
 def _renew(request: Request) -> Response:
     source, path = source_of(request), form_of(request).get("path", "").strip("/")
     app_state_of(request).caches.folder(source, path).renew(fresh=True)
-    return RedirectResponse(f"/browse?path={quote(path)}{_through(request, source)}", 303)
+    return RedirectResponse(f"/browse?path={quote(path)}{through_of(request)['through']}", 303)
 
 
 def _show_blob(request: Request) -> Response:

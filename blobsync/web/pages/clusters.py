@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from blobsync.base.check_results import CheckResult, CheckStatus
-from blobsync.base.errors import BlobsyncError
-from blobsync.base.redaction import redact_answer
 from blobsync.config.check import CheckedFile, check_project, line_in
 from blobsync.config.loader import cluster_names
 from blobsync.jobs.preflight import refusals
 from blobsync.local.ignore_patterns import bad_patterns
 from blobsync.project.doctor import diagnose
+from blobsync.project.jobs import Jobs
 from blobsync.web.app_state import app_state_of
-from blobsync.web.render import fragment, page
+from blobsync.web.render import page, part
 
 _BADGES = {CheckStatus.OK: "good", CheckStatus.UNTRIED: "", CheckStatus.WARN: "warn", CheckStatus.FAIL: "bad"}
 
@@ -61,22 +60,20 @@ def _page(request: Request, examined: str, checks: tuple[CheckResult, ...]) -> R
 
 def _free(request: Request) -> Response:
     """The free resources of a cluster, or why they are unknown."""
-    return _asked(request, "cluster_free.html")
+    return _asked(request, "cluster_free.html", lambda jobs: jobs.summary())
 
 
 def _holders(request: Request) -> Response:
     """Who uses the cluster."""
-    return _asked(request, "cluster_holders.html")
+    return _asked(request, "cluster_holders.html", lambda jobs: jobs.holders())
 
 
-def _asked(request: Request, template: str) -> Response:
-    problem, answer = None, None
-    try:
+def _asked(request: Request, template: str, of: Callable[[Jobs], object]) -> Response:
+    def ask() -> object:
         with app_state_of(request).source.open(request.path_params["name"]) as project:
-            answer = project.jobs.summary() if template == "cluster_free.html" else project.jobs.holders()
-    except BlobsyncError as error:
-        problem = error
-    return HTMLResponse(redact_answer(fragment(template, answer=answer, problem=problem)))
+            return of(project.jobs)
+
+    return part(template, ask)
 
 
 def _examine(request: Request) -> Response:

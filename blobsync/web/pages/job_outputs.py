@@ -5,17 +5,18 @@ They are loaded after the job's page, since listing a container is slow.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from blobsync.base.errors import BlobsyncError, NothingMatchedError
-from blobsync.base.redaction import redact_answer
+from blobsync.base.errors import NothingMatchedError
+from blobsync.keep.listing import Checkpoint
 from blobsync.web.app_state import app_state_of, form_of, visit_of
 from blobsync.web.gate import TOKEN_FIELD
-from blobsync.web.render import fragment, page
+from blobsync.web.render import page, part
 
 # How many files are shown, and for how long a link is valid.
 _MOST = 500
@@ -23,34 +24,27 @@ _DAY = timedelta(days=1)
 
 
 def _list(request: Request) -> Response:
-    found, problem = None, None
-    try:
-        found = app_state_of(request).source.jobs().outputs(request.path_params["run_id"])
-    except BlobsyncError as error:
-        problem = error
-    text = fragment(
+    run_id = request.path_params["run_id"]
+    return part(
         "job_outputs.html",
-        found=found,
-        problem=problem,
+        lambda: app_state_of(request).source.jobs().outputs(run_id),
         most=_MOST,
         token_field=TOKEN_FIELD,
         form_token=visit_of(request).form_token,
-        run_id=request.path_params["run_id"],
+        run_id=run_id,
     )
-    return HTMLResponse(redact_answer(text))
 
 
 def _checkpoints(request: Request) -> Response:
     """The sets of files that a restart of the job can go on from, and the halves that it passes over."""
-    source, run_id = app_state_of(request).source, request.path_params["run_id"]
-    found, problem = None, None
-    try:
-        record = source.jobs().find(run_id)
+    source = app_state_of(request).source
+
+    def ask() -> Sequence[Checkpoint]:
+        record = source.jobs().find(request.path_params["run_id"])
         with source.open(record.cluster) as project:
-            found = project.checkpoints(job=record.run_id)
-    except BlobsyncError as error:
-        problem = error
-    return HTMLResponse(redact_answer(fragment("job_checkpoints.html", found=found, problem=problem, most=_MOST)))
+            return project.checkpoints(job=record.run_id)
+
+    return part("job_checkpoints.html", ask, most=_MOST)
 
 
 def _link(request: Request) -> Response:
@@ -62,7 +56,8 @@ def _link(request: Request) -> Response:
     if not chosen:
         raise NothingMatchedError(f"the job {run_id} has no output file {wanted!a}")
     url = found.link(chosen[0], _DAY)
-    return page(request, "job_link.html", reveals=True, record=found.record, file=chosen[0], url=url)
+    above = [("Jobs", "/jobs"), (found.record.spec.name or run_id, f"/jobs/{run_id}")]
+    return page(request, "link.html", reveals=True, above=above, trail=(), path=wanted, url=url, expiry="1 day")
 
 
 ROUTES = (

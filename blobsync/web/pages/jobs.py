@@ -16,7 +16,7 @@ from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.timeline import lasted
 from blobsync.jobspec.spec import State
 from blobsync.project.jobs import Jobs
-from blobsync.web.app_state import app_state_of
+from blobsync.web.app_state import app_state_of, page_number
 from blobsync.web.events import live_parts
 from blobsync.web.pages import job_outputs, one_job
 from blobsync.web.render import fragment, page
@@ -55,13 +55,12 @@ class _Query(NamedTuple):
 
 def _asked(request: Request) -> _Query:
     query = request.query_params
-    number = query.get("page", "1")
     kind = query.get("state", "")
     return _Query(
         kind if kind in (*_KINDS, _ALL_USERS) else "",
         query.get("cluster", "")[:200],
         query.get("text", "")[:200],
-        max(1, int(number)) if number.isdecimal() and len(number) < 7 else 1,
+        page_number(request, 1),
     )
 
 

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError, UntrustedCodeError
 from blobsync.base.formatting import count_text
-from blobsync.base.redaction import redact, redact_answer
+from blobsync.base.redaction import redact_answer
 from blobsync.code.project_code import Code
 from blobsync.config.loader import cluster_names, load_cluster
 from blobsync.config.model import Cluster
@@ -35,7 +35,7 @@ from blobsync.jobs.form.filled import CheckedForm, JobForm, check_form, form_of_
 from blobsync.jobs.form.templates import load_template, save_template, template_names
 from blobsync.jobs.record import JobFilter
 from blobsync.web.app_state import app_state_of, form_of
-from blobsync.web.open_project import Source
+from blobsync.web.open_project import Source, problem_of
 from blobsync.web.pages.one_job import after_submission
 from blobsync.web.render import fragment, page
 
@@ -56,10 +56,6 @@ class _Message:
     problem: str = ""
     hint: str = ""
     notes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, error: BlobsyncError) -> _Message:
-        return cls(problem=redact(error.message), hint=redact(error.hint or ""))
 
 
 def _known(source: Source, name: str) -> Cluster | None:
@@ -89,7 +85,7 @@ def _show(request: Request) -> Response:
             form = filled.form if filled.form.cluster else replace(filled.form, cluster=source.cluster_name)
             message = _Message(f"Filled from the template {query['template']}.", notes=filled.notes)
     except BlobsyncError as error:
-        message = _Message.of(error)
+        message = _Message("", *problem_of(error))
     return _page(request, _checked(source, form), message, fresh=not form.values)
 
 
@@ -123,7 +119,7 @@ def _do(request: Request) -> Response:
             trust_code(source.root, (digest,), source.environ)
             message = _Message(f"Jobs of this project may now run the code {digest}.")
     except BlobsyncError as error:
-        message = _Message.of(error)
+        message = _Message("", *problem_of(error))
     return _page(request, found, message, fresh=False)
 
 
@@ -259,7 +255,8 @@ def _aside(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, An
     except BlobsyncError as error:
         # Of code that has to be trusted first.
         digest = error.digest if isinstance(error, UntrustedCodeError) else ""
-        message = {"problem": redact(error.message), "hint": redact(error.hint or ""), "digest": digest}
+        problem, hint = problem_of(error)
+        message = {"problem": problem, "hint": hint, "digest": digest}
         return {"aside": {**shown, **message, "line": line, "missing": (), "fresh": fresh}}
     warnings = tuple(dict.fromkeys((*found.warnings, *planned.warnings)))
     made = {"line": line, "request": planned.shown[:_SHOWN_CHARS], "spec": planned.spec, "warnings": warnings}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -15,7 +15,7 @@ from starlette.routing import Route
 from blobsync.base.errors import UsageError
 from blobsync.plan.transfer_options import Keep, TransferOptions, deletion_limits
 from blobsync.plan.transfer_plan import Action, Direction, FileAction, PlanPart, TransferPlan, verb
-from blobsync.web.app_state import app_state_of, form_of
+from blobsync.web.app_state import app_state_of, form_of, page_number
 from blobsync.web.events import live_parts
 from blobsync.web.open_project import Source, look_through, source_of
 from blobsync.web.render import fragment, page
@@ -35,6 +35,9 @@ _CLASSES = {
     Action.NEWER_AT_DESTINATION: "down",
     Action.UNCHANGED: "good",
 }
+
+
+N = TypeVar("N")
 
 
 @dataclass
@@ -94,7 +97,7 @@ def _make(request: Request) -> Response:
 
 def _again(wanted: TransferRequest, form: Mapping[str, str]) -> TransferRequest:
     """The same request, with ``keep`` or ``force`` of the form."""
-    changes: dict[str, Any] = {"keep": _keep(form)} if "keep" in form else {}
+    changes: dict[str, Any] = {"keep": form["keep"] or None} if "keep" in form else {}
     if "force" in form:
         changes["force"] = True
     return replace(wanted, options=replace(wanted.options, **changes))
@@ -116,38 +119,28 @@ def _requested(form: Mapping[str, str], source: Source) -> TransferRequest:
     return TransferRequest(Direction(direction), paths, _options(form), source.cluster_name, far)
 
 
-def _keep(form: Mapping[str, str]) -> Keep | None:
-    keep = form.get("keep") or None
-    if keep not in (None, "local", "remote", "both"):
-        raise UsageError("keep is local, remote or both")
-    return cast("Keep | None", keep)
-
-
 def _options(form: Mapping[str, str]) -> TransferOptions:
-    processes = form.get("processes", "")
-    if processes and not (processes.isdecimal() and len(processes) < 5):
-        raise UsageError("the number of processes is a whole number")
     files, percent = deletion_limits(form.get("max_delete", "").split())
     return TransferOptions(
-        keep=_keep(form),
+        keep=cast("Keep | None", form.get("keep") or None),
         mirror="mirror" in form,
         max_delete_files=files,
         max_delete_percent=percent,
         compare_content="compare_content" in form,
         include=tuple(form.get("include", "").split()),
         exclude=tuple(form.get("exclude", "").split()),
-        processes=int(processes) if processes else None,
-        cap_mbps=_bandwidth(form.get("cap_mbps", "")),
+        processes=_number(form, "processes", int, "the number of processes is a whole number"),
+        cap_mbps=_number(form, "cap_mbps", float, "the bandwidth is a number of megabits a second"),
         from_path=form.get("from_path", "").strip().strip("/") or None,
     )
 
 
-def _bandwidth(text: str) -> float | None:
-    """Megabits a second; None: no limit. The plan refuses numbers that are none of a limit."""
+def _number(form: Mapping[str, str], name: str, kind: Callable[[str], N], what: str) -> N | None:
+    """The number of a field; None: it is empty. The plan refuses numbers that are too small or too large."""
     try:
-        return float(text) if text.strip() else None
+        return kind(form[name]) if form.get(name, "").strip() else None
     except ValueError:
-        raise UsageError("the bandwidth is a number of megabits a second") from None
+        raise UsageError(what) from None
 
 
 def _show(request: Request) -> Response:
@@ -188,7 +181,7 @@ def _files(request: Request) -> Response:
     """All files of one reason, by pages."""
     task = app_state_of(request).tasks.find(request.path_params["id"])
     key = request.query_params.get("verb", ""), request.query_params.get("reason", "")
-    number = _number(request.query_params.get("page", "0"))
+    number = page_number(request)
     chosen = _chosen(task.plan, key) if task.plan else iter(())
     files = list(islice(chosen, number * _LISTED, (number + 1) * _LISTED + 1))
     query = f"verb={quote(key[0])}&reason={quote(key[1])}"
@@ -201,10 +194,6 @@ def _files(request: Request) -> Response:
 
 def _chosen(plan: TransferPlan, key: tuple[str, str]) -> Iterator[tuple[PlanPart, FileAction]]:
     return ((part, action) for part, action in plan.each() if _key(plan, action) == key)
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) < 9 else 0
 
 
 ROUTES = (

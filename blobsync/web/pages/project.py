@@ -53,7 +53,7 @@ def _show(request: Request) -> Response:
 
 def _live(request: Request) -> Response:
     source = source_of(request)
-    cache, through = app_state_of(request).caches.of(source), through_of(source, app_state_of(request).source)
+    cache, through = app_state_of(request).caches.of(source), through_of(request)
 
     def look() -> dict[str, str]:
         values = {**_parts(source, cache.look()), **through}
@@ -68,7 +68,7 @@ def _live(request: Request) -> Response:
 def _renew(request: Request) -> Response:
     source = source_of(request)
     app_state_of(request).caches.of(source).renew(fresh=True)
-    return RedirectResponse("/" + through_of(source, app_state_of(request).source)["through_first"], 303)
+    return RedirectResponse("/" + through_of(request)["through_first"], 303)
 
 
 def _parts(source: Source, cached: CachedStatus[ProjectStatus]) -> dict[str, Any]:

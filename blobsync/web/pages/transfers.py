@@ -24,7 +24,7 @@ from blobsync.project.transfer_history import (
     failures_in,
     files_in,
 )
-from blobsync.web.app_state import AppState, app_state_of
+from blobsync.web.app_state import AppState, app_state_of, page_number
 from blobsync.web.charts import CHART_SECONDS, HEIGHT, WIDTH, bytes_chart, rate_curve
 from blobsync.web.events import live_parts
 from blobsync.web.open_project import look_through
@@ -106,9 +106,7 @@ def _is_ours(entry: TransferEntry) -> bool:
 
 def _show(request: Request) -> Response:
     state = app_state_of(request)
-    asked = request.query_params.get("page", "0")
-    number = int(asked) if asked.isdecimal() and len(asked) < 7 else 0
-    book, now = state.source.logbook(), time.time()
+    number, book, now = page_number(request), state.source.logbook(), time.time()
     first, total = number * _PAGE, book.log.count()
     entries = book.recent(limit=_PAGE, offset=first)
     active = [task for task in state.tasks.moved() if task.is_active]
