@@ -16,7 +16,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,15 +29,14 @@ from blobsync.base.locations import BlobContainer
 from blobsync.base.process import ProcessRunner, python_module
 from blobsync.base.redaction import Secret
 from blobsync.cli.output import Result
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command, option
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, option
+from blobsync.config.scaffold import NewFile, StorageAnswers, first_files, write_files
 from blobsync.emulator import Emulator, EmulatorState, make_container, new_key
 
-
-def register(app: Commands) -> None:
-    """Add this command."""
-    command(app, "demo", takes=NO_CLUSTER)(demo)
+app = Commands()
 
 
+@app.command("demo", takes=NO_CLUSTER)
 def demo(
     session: Session,
     folder: Annotated[
@@ -129,24 +128,10 @@ def checksums(folder: Path) -> dict[str, str]:
 def write_project(root: Path, clusters: Mapping[str, tuple[BlobContainer, Secret]]) -> None:
     """Write ``aux_data/`` of a project whose ``data`` is in one container per cluster."""
     for cluster, (container, key) in clusters.items():
-        account_file = f"aux_data/configs/{cluster}.yaml"
-        _write(
-            root / account_file,
-            f"account_name: {container.account}\ncontainer_name: {container.name}\n"
-            f"account_key: {key.reveal()}\nblob_endpoint: {container.endpoint}\n",
-        )
-        _write(
-            root / "aux_data" / "aml" / f"{cluster}.yaml",
-            "config_param:\n  data_folder:\n"
-            f"    azure_blob_config_file: {account_file}\n    path: projects/demo/data\n"
-            "platform: local\n",
-        )
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(0o600)
-    path.write_text(text, encoding="utf-8")
+        place = (container.account, container.name, "key", container.endpoint)
+        of_cluster, account = first_files(StorageAnswers(*place, ("data",), "projects/demo", cluster))
+        values = {**account.values, "account_key": key.reveal()}
+        write_files(root, [of_cluster, NewFile(account.name, "", values, is_private=True)])
 
 
 # The default cluster, and one in another storage account.
@@ -171,30 +156,20 @@ def run_demo(
     """
     if folder and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} already exists and is not empty", hint="choose a new folder")
+    emulator = Emulator(environ=environ, note=say)
+    keys = {cluster: new_key() for cluster in _ACCOUNTS}
+    accounts = {_ACCOUNTS[cluster]: key for cluster, key in keys.items()}
     own = Path(tempfile.mkdtemp(prefix="blobsync-demo-")) if folder is None else folder.absolute()
     kept = keep or folder is not None
     try:
-        with _server(keep, environ, say) as (state, keys):
+        server = nullcontext(emulator.start(accounts, in_memory=True)) if keep else emulator.session(accounts)
+        with server as state:
             show = ShownCommands(own, environ, say, ProcessRunner())
             _play(show, state, keys, max_files)
     finally:
         if not kept:
             shutil.rmtree(own, ignore_errors=True)
     return show
-
-
-@contextmanager
-def _server(
-    keep: bool, environ: Mapping[str, str], say: Callable[[str], None]
-) -> Iterator[tuple[EmulatorState, Mapping[str, Secret]]]:
-    emulator = Emulator(environ=environ, note=say)
-    keys = {cluster: new_key() for cluster in _ACCOUNTS}
-    accounts = {_ACCOUNTS[cluster]: key for cluster, key in keys.items()}
-    if keep:
-        yield emulator.start(accounts, in_memory=True), keys
-    else:
-        with emulator.session(accounts) as state:
-            yield state, keys
 
 
 @dataclass
@@ -305,11 +280,8 @@ def _a_link_to_one_file(show: ShownCommands, here: Path) -> None:
     name = next(name for name in checksums(here) if name.endswith(".py"))
     show.run("here", "url", f"{_PATH}/{name}", "--expiry", "1h")
     url = urlsplit(str(show.ask("here", "url", f"{_PATH}/{name}", "--expiry", "1h")["urls"][0]["url"]))
-    connection = http.client.HTTPConnection(url.netloc, timeout=30)
-    try:
+    with closing(http.client.HTTPConnection(url.netloc, timeout=30)) as connection:
         connection.request("GET", f"{url.path}?{url.query}")
         body = connection.getresponse().read()
-    finally:
-        connection.close()
     expected = hashlib.sha256((here / name).read_bytes()).hexdigest()
     show.check("the link gives out that file", hashlib.sha256(body).hexdigest() == expected)
