@@ -23,14 +23,11 @@ def _body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     "module", [module for module in MODULES if module.name.startswith("blobsync.cli.")], ids=lambda module: module.name
 )
 def test_commands_parse_call_and_return(module: Module) -> None:
-    """A command is a function that a module's ``register`` hands to the application."""
+    """A command is a function that ``command`` of an ``app`` or of a group of it decorates."""
     registered = {
-        node.args[0].id
-        for node in module.nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Call)
-        and node.args
-        and isinstance(node.args[0], ast.Name)
+        each.name
+        for each in module.functions()
+        if any(isinstance(one, ast.Call) and ast.unparse(one.func).endswith(".command") for one in each.decorator_list)
     }
     lines = {each.name: _body_lines(each) for each in module.functions() if each.name in registered}
     assert {name: count for name, count in lines.items() if count > COMMAND_LINES} == {}

@@ -13,7 +13,7 @@ from blobsync.base.errors import ChecksumError, UsageError
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import printable, size_text
 from blobsync.cli.output import Result
-from blobsync.cli.session import Commands, PathsArgument, Session, command, with_consent
+from blobsync.cli.session import Commands, PathsArgument, Session, with_consent
 
 if TYPE_CHECKING:
     from blobsync.base.errors import BlobsyncError
@@ -25,12 +25,10 @@ _MOST_WORDS = 3
 _LINE_BYTES = 1 << 20
 
 
-def register(app: Commands) -> None:
-    """Add these commands."""
-    command(app, "cat", looks=True)(cat)
-    command(app, "diff", looks=True)(diff)
+app = Commands()
 
 
+@app.command("cat", looks=True)
 def cat(session: Session, paths: PathsArgument) -> Result:
     """Print the bytes of blobs on standard output, one after the other.
 
@@ -94,6 +92,7 @@ def _line(line: bytes) -> bytes:
     return printable(line.decode("utf-8", "backslashreplace"), kept="\t").encode()
 
 
+@app.command("diff", looks=True)
 def diff(session: Session, paths: PathsArgument) -> Result:
     """Show how a local file differs from its blob: lines with - are in the container, those with + are here.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 from blobsync.base.errors import ConfigNotFoundError, LocalFileError, UsageError
 from blobsync.base.formatting import count_text, size_text, zulu_text
 from blobsync.cli.output import Result
-from blobsync.cli.session import Commands, Session, argument, command, option
+from blobsync.cli.session import Commands, Session, argument, option
 from blobsync.cli.tables import table
 from blobsync.cli.text_width import cells, columns_of, wrapped
 
@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from blobsync.keep.listing import Checkpoint
 
 
-def register(app: Commands) -> None:
-    """Add these commands."""
-    command(app, "checkpoints", looks=True)(checkpoints)
-    group = app.group("checkpoint", "Say that a checkpoint is complete.")
-    command(group, "done")(done)
+app = Commands()
+group = app.group("checkpoint", "Say that a checkpoint is complete.")
 
 
+@app.command("checkpoints", looks=True)
 def checkpoints(
     session: Session,
     path: Annotated[str | None, argument(metavar="[PATH]", help="A folder, or one checkpoint. Default: all.")] = None,
@@ -43,14 +41,8 @@ def checkpoints(
       blobsync checkpoints --job 3f2a
     """
     found = session.project().checkpoints(path, job=job)
-    data = {"checkpoints": [checkpoint_data(each) for each in found]}
-    return Result(data, checkpoint_lines(found))
-
-
-def checkpoint_data(one: Checkpoint) -> Mapping[str, Any]:
-    """A checkpoint in ``--json``."""
-    at = None if one.time is None else zulu_text(one.time)
-    return {each.name: getattr(one, each.name) for each in fields(one)} | {"time": at}
+    data = [asdict(each) | {"time": None if each.time is None else zulu_text(each.time)} for each in found]
+    return Result({"checkpoints": data}, checkpoint_lines(found))
 
 
 def checkpoint_lines(found: Sequence[Checkpoint], columns: int | None = None) -> Iterator[str]:
@@ -72,6 +64,7 @@ def checkpoint_lines(found: Sequence[Checkpoint], columns: int | None = None) ->
             yield f"{row}{' ' * (widest + 2 - cells(row))}{words}".rstrip()
 
 
+@group.command("done")
 def done(
     session: Session,
     path: Annotated[str, argument(metavar="PATH", help="The checkpoint: a folder or a file.")],

@@ -119,20 +119,13 @@ class _Commands(Mapping[str, Any]):
 
 def _build(word: Word) -> Any:
     """Build the command ``word`` alone, of all commands that its module registers."""
-    found = registered(word)
+    found, app = registered(word), typer.Typer(**_SETTINGS)
     name = word.names[0]
     if name not in found.groups:
-        return read_by_typer(name, found.commands[name])
-    app = typer.Typer(**_SETTINGS)
+        _add(app, name, found.commands[name])
+        return get_command(app)
     app.add_typer(_group(found.groups[name]), name=name)
     return get_command(app).commands[name]  # type: ignore[attr-defined]
-
-
-def read_by_typer(name: str, command: Command) -> Any:
-    """The command as Typer builds it."""
-    app = typer.Typer(**_SETTINGS)
-    _add(app, name, command)
-    return get_command(app)
 
 
 def _group(commands: Commands) -> typer.Typer:
@@ -296,14 +289,10 @@ _EPILOG = f"Exit codes: {', '.join(f'{int(code)} {code.sentence}' for code in Ex
 # Typer exports only the most specific parser errors; their base class covers all of them.
 _PARSER_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__base__ is Exception)
 
-# The parser's names of types, and what users call them.
-_PLAIN = {
-    "valid int range": "whole number",
-    "valid integer": "whole number",
-    "valid int": "whole number",
-    "valid float": "number",
-}
-_RANGES = (
+# What the parser says of numbers, and what users read.
+_SAID = (
+    (r"is not a valid int(?:eger| range)?\b", "is not a whole number"),
+    (r"is not a valid float\b", "is not a number"),
     (r"is not in the range x>=(\d+)", r"is less than \1"),
     (r"is not in the range (\d+)<=x<=(\d+)", r"is not a number from \1 to \2"),
 )
@@ -317,9 +306,7 @@ def _usage(error: Any, words: Sequence[str]) -> UsageError:
     if lacking := _LACKING.fullmatch(message):
         metavar = next((each.metavar for each in command.params if lacking[1] in each.opts), None)
         message = f"{lacking[1]} needs {metavar or 'a value'} after it"
-    for theirs, ours in _PLAIN.items():
-        message = message.replace(f"is not a {theirs}", f"is not a {ours}")
-    for form, said in _RANGES:
+    for form, said in _SAID:
         message = re.sub(form, said, message)
     word, option = path.rpartition(" ")[2], getattr(error, "option_name", "")
     if word == "submit" and option == "-f":

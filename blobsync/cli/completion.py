@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blobsync.base.errors import BlobsyncError
+from blobsync.config.loader import cluster_names, load_cluster
+from blobsync.config.project_root import CLUSTER_FOLDER, current_folder, find_project
 
 if TYPE_CHECKING:
     import typer
@@ -42,9 +44,6 @@ def offered(metavar: str, ctx: typer.Context, incomplete: str) -> Offers:
 
 def complete_cluster(ctx: typer.Context, incomplete: str) -> Offers:
     """The cluster files of the project that contains the current folder."""
-    from blobsync.config.loader import cluster_names
-    from blobsync.config.project_root import CLUSTER_FOLDER, current_folder, find_project
-
     try:
         names = cluster_names(find_project(current_folder()))
     except BlobsyncError:
@@ -83,8 +82,6 @@ def _local_names(folder: Path, start: str) -> Iterator[str]:
 
 
 def _names_of_the_cluster(ctx: typer.Context, folder: str, start: str) -> Iterable[str]:
-    from blobsync.config.loader import load_cluster
-    from blobsync.config.project_root import current_folder, find_project
     from blobsync.project.completion_names import names_below
 
     try:

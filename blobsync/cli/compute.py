@@ -8,7 +8,7 @@ from blobsync.base.errors import LoginRequiredError, UsageError
 from blobsync.base.formatting import seconds_of
 from blobsync.cli.confirm import confirm
 from blobsync.cli.output import Result
-from blobsync.cli.session import Commands, Session, argument, command, option
+from blobsync.cli.session import Commands, Session, argument, option
 
 if TYPE_CHECKING:
     from blobsync.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds
@@ -24,15 +24,11 @@ DryRunOption = Annotated[bool, option("--dry-run", help="Print the request, send
 NoWaitOption = Annotated[bool, option("--no-wait", help="Do not wait until the service is done.")]
 
 
-def register(app: Commands) -> None:
-    """Add these commands."""
-    group = app.group("compute", "List, create, scale and remove compute clusters of Azure ML.")
-    command(group, "ls")(compute_ls)
-    command(group, "create")(compute_create)
-    command(group, "scale")(compute_scale)
-    command(group, "rm")(compute_rm)
+app = Commands()
+group = app.group("compute", "List, create, scale and remove compute clusters of Azure ML.")
 
 
+@group.command("ls")
 def compute_ls(session: Session) -> Result:
     """List the computes of the cluster's workspace, with their sizes and how many nodes they have.
 
@@ -50,6 +46,7 @@ def compute_ls(session: Session) -> Result:
     return Result({"computes": [_data(one) for one in found]}, lines)
 
 
+@group.command("create")
 def compute_create(
     session: Session,
     name: NameArgument,
@@ -86,6 +83,7 @@ def compute_create(
     return _carried_out(computes, name, request, dry_run=dry_run, wait=not no_wait)
 
 
+@group.command("scale")
 def compute_scale(
     session: Session,
     name: NameArgument,
@@ -113,6 +111,7 @@ def compute_scale(
     return _carried_out(computes, name, request, dry_run=dry_run, wait=not no_wait)
 
 
+@group.command("rm")
 def compute_rm(
     session: Session,
     name: NameArgument,

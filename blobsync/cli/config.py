@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from blobsync.base.errors import BlobsyncError, EmulatorError
+from blobsync.base.errors import BlobsyncError, ConfigError, EmulatorError
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, zulu_text
 from blobsync.cli.confirm import confirm
 from blobsync.cli.new_config import config_new
-from blobsync.cli.output import Result
+from blobsync.cli.output import Result, fields_of
 from blobsync.cli.session import (
     ITS_NAME,
     NO_CLUSTER,
@@ -20,33 +20,32 @@ from blobsync.cli.session import (
     OptionalPaths,
     Session,
     argument,
-    command,
     option,
 )
+from blobsync.config.account_files import account_file_names
+from blobsync.config.accounts import AccountFile
+from blobsync.config.check import CheckedFile, ClusterChoice, by_line, check_project
+from blobsync.config.job_keys import refusal_of
+from blobsync.config.loader import load_cluster
+from blobsync.config.mapping import entry_url
+from blobsync.config.project_root import current_folder, find_project
+from blobsync.config.scaffold import EmulatorAccount, follow_emulator
+from blobsync.config.trusted_code import demand_digest, forget_code, load_known_code, trust_code
+from blobsync.config.trusted_docker import TRUSTED_DOCKER, DockerArgs
+from blobsync.local.state_dir import open_state, trust_state
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from blobsync.config.check import CheckedFile, ClusterChoice
-    from blobsync.config.scaffold import EmulatorAccount
     from blobsync.emulator import Emulator, EmulatorState
 
 
-def register(app: Commands) -> None:
-    """Add these commands."""
-    config = app.group("config", "Check the configuration files, or create them.")
-    command(config, "check", takes=(*TWO_CLUSTERS, "num_gpu"))(config_check)
-    command(config, "new", takes=ITS_NAME)(config_new)
-    command(config, "trust-link", takes=NO_CLUSTER)(config_trust_link)
-    command(config, "trust-state", takes=NO_CLUSTER)(config_trust_state)
-    command(config, "trust-code", takes=NO_CLUSTER)(config_trust_code)
-    command(config, "trust-docker", takes=ITS_NAME)(config_trust_docker)
-    emulator = app.group("emulator", "Run a local blob server (Azurite) to try things out.")
-    command(emulator, "start", takes=NO_CLUSTER)(emulator_start)
-    command(emulator, "stop", takes=NO_CLUSTER)(emulator_stop)
-    command(emulator, "status", takes=NO_CLUSTER)(emulator_status)
+app = Commands()
+config_group = app.group("config", "Check the configuration files, or create them.")
+emulator_group = app.group("emulator", "Run a local blob server (Azurite) to try things out.")
 
 
+@config_group.command("check", takes=(*TWO_CLUSTERS, "num_gpu"))
 def config_check(session: Session) -> Result:
     """Check every cluster file, account file and workspace file, and report every problem at once.
 
@@ -57,7 +56,6 @@ def config_check(session: Session) -> Result:
       blobsync config check
       blobsync config check -c eu
     """
-    from blobsync.config.check import check_project
     from blobsync.local.ignore_patterns import bad_patterns
 
     root = session.root()
@@ -72,6 +70,9 @@ def config_check(session: Session) -> Result:
     return Result(data, map(_checked_line, found), problems, ExitCode.USAGE if problems else ExitCode.DONE, wraps=True)
 
 
+config_group.command("new", takes=ITS_NAME)(config_new)
+
+
 class _Found(NamedTuple):
     """A file, with the errors that transfers that need it would raise, and those of submit."""
 
@@ -82,15 +83,12 @@ class _Found(NamedTuple):
 
 def _chosen(session: Session) -> list[ClusterChoice]:
     """The clusters of -c and -f; empty for all."""
-    from blobsync.config.check import ClusterChoice
-
     overrides = session.overrides()
     own = [ClusterChoice(session.cluster, overrides)] if session.cluster or session.from_cluster or overrides else []
     return own + ([ClusterChoice(session.from_cluster)] if session.from_cluster else [])
 
 
 def _refused(item: CheckedFile, environ: Mapping[str, str]) -> tuple[Sequence[BlobsyncError], Sequence[BlobsyncError]]:
-    from blobsync.config.job_keys import refusal_of
     from blobsync.jobs.preflight import refusals
     from blobsync.store.connect import demand_usable
 
@@ -109,8 +107,6 @@ def _refused(item: CheckedFile, environ: Mapping[str, str]) -> tuple[Sequence[Bl
 
 def _warnings(found: _Found, reported: Sequence[str]) -> list[str]:
     """Problems that are no errors of the file: warnings, and refusals that nothing else reports."""
-    from blobsync.config.check import by_line
-
     item = found.item
     known = [*item.warnings, *reported]
     new = [
@@ -130,6 +126,7 @@ def _refusal(error: BlobsyncError, by: str) -> str:
     return f"{error.message}: {by}" + (f"; {error.hint}" if error.hint else "")
 
 
+@config_group.command("trust-link", takes=NO_CLUSTER)
 def config_trust_link(
     session: Session,
     paths: OptionalPaths = None,
@@ -144,7 +141,6 @@ def config_trust_link(
       blobsync config trust-link data/coco
       blobsync config trust-link --forget data/coco
     """
-    from blobsync.config.project_root import current_folder, find_project
     from blobsync.project.outside_links import agree, agreed
     from blobsync.project.outside_links import forget as withdraw
 
@@ -157,6 +153,7 @@ def config_trust_link(
     return Result(data, [f"{word}: {link.link} -> {link.target}" for link in links] or ["no link is trusted"])
 
 
+@config_group.command("trust-state", takes=NO_CLUSTER)
 def config_trust_state(
     session: Session,
     both: Annotated[
@@ -174,8 +171,6 @@ def config_trust_state(
       blobsync config trust-state
       blobsync config trust-state --both
     """
-    from blobsync.local.state_dir import open_state, trust_state
-
     root = session.root()
     exposed = open_state(root, session.environ)
     if exposed and not yes:
@@ -189,6 +184,7 @@ def config_trust_state(
     return Result({**data, "closed": closed}, [*lines, *(f"for the project {path}" for path in paths)])
 
 
+@config_group.command("trust-code", takes=NO_CLUSTER)
 def config_trust_code(
     session: Session,
     digests: Annotated[
@@ -206,8 +202,6 @@ def config_trust_code(
       blobsync config trust-code
       blobsync config trust-code --forget DIGEST
     """
-    from blobsync.config.trusted_code import demand_digest, forget_code, load_known_code, trust_code
-
     root = session.root()
     given = [demand_digest(text, "trust-code") for text in digests or ()]
     if given:
@@ -222,6 +216,7 @@ def config_trust_code(
     return Result(data, lines or ["no code is trusted, and none was published from here"])
 
 
+@config_group.command("trust-docker", takes=ITS_NAME)
 def config_trust_docker(
     session: Session,
     forget: Annotated[bool, option("--forget", help="Trust no options in this project any more.")] = False,
@@ -236,9 +231,6 @@ def config_trust_docker(
       blobsync config trust-docker
       blobsync config trust-docker --forget
     """
-    from blobsync.config.loader import load_cluster
-    from blobsync.config.trusted_docker import TRUSTED_DOCKER, DockerArgs
-
     root = session.root()
     if forget:
         known = TRUSTED_DOCKER.load(root, session.environ)
@@ -256,6 +248,7 @@ def config_trust_docker(
     )
 
 
+@emulator_group.command("start", takes=NO_CLUSTER)
 def emulator_start(
     session: Session,
     port: Annotated[
@@ -288,10 +281,6 @@ def emulator_start(
 def _follow(session: Session, emulator: Emulator) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Write the port into those account files of the current folder's project that have this emulator's key, and make
     their containers; returns the names of both."""
-    from blobsync.base.errors import ConfigError
-    from blobsync.config.account_files import account_file_names
-    from blobsync.config.scaffold import follow_emulator
-
     try:
         root = session.root()
     except ConfigError:
@@ -303,7 +292,6 @@ def _follow(session: Session, emulator: Emulator) -> tuple[tuple[str, ...], tupl
 
 def _made(root: Path, names: Sequence[str], own: EmulatorAccount, environ: Mapping[str, str]) -> Iterator[str]:
     """Create the missing containers of the emulator's account that these account files name."""
-    from blobsync.config.accounts import AccountFile
     from blobsync.emulator import make_container
 
     for name in names:
@@ -313,6 +301,7 @@ def _made(root: Path, names: Sequence[str], own: EmulatorAccount, environ: Mappi
             yield account.container_name
 
 
+@emulator_group.command("stop", takes=NO_CLUSTER)
 def emulator_stop(session: Session) -> Result:
     """Stop the blob server on this machine; its blobs are kept, unless it was started with --in-memory.
 
@@ -325,6 +314,7 @@ def emulator_stop(session: Session) -> Result:
     return Result({**_state_data(state), "running": False}, [f"stopped process {state.pid}"], wraps=True)
 
 
+@emulator_group.command("status", takes=NO_CLUSTER)
 def emulator_status(session: Session) -> Result:
     """Show whether the blob server is running, and where.
 
@@ -348,19 +338,11 @@ def _emulator(session: Session) -> Emulator:
 def _state_data(state: EmulatorState) -> dict[str, Any]:
     if not state.accounts:
         raise EmulatorError("the emulator runs without an account", hint="blobsync emulator stop, then start it again")
-    return {
-        "running": True,
-        "pid": state.pid,
-        "port": state.port,
-        "endpoint": state.endpoint(state.accounts[0]),
-        "location": state.location,
-        "version": state.version,
-    }
+    known = fields_of(state, "pid", "port", "location", "version")
+    return {"running": True, **known, "endpoint": state.endpoint(state.accounts[0])}
 
 
 def _checked_data(found: _Found, reported: Sequence[str]) -> dict[str, Any]:
-    from blobsync.config.mapping import entry_url
-
     item = found.item
     return {
         "file": item.file,

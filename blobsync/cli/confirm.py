@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -22,7 +22,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.redaction import redact_answer
-from blobsync.cli.session import CommandInterruptedError
+from blobsync.cli.output import CommandInterruptedError
 from blobsync.cli.text_width import cells, columns_of, wrapped
 
 if TYPE_CHECKING:
@@ -47,17 +47,13 @@ def confirm(
 
 
 def _ask(question: str) -> str:
-    answer = ""
-    try:
+    with _answering():
         sys.stderr.write(wrapped(f"{question} [y/N]", columns_of(sys.stderr)) + " ")
         sys.stderr.flush()
         answer = sys.stdin.readline()
-    except KeyboardInterrupt as stop:
-        raise CommandInterruptedError("interrupted at the prompt: nothing was changed") from stop
-    finally:
-        # After Ctrl-C and Ctrl-D the cursor is still on the line of the prompt.
-        if not answer.endswith("\n"):
-            sys.stderr.write("\n")
+    # After Ctrl-D the cursor is still on the line of the prompt.
+    if not answer.endswith("\n"):
+        sys.stderr.write("\n")
     return answer
 
 
@@ -90,6 +86,13 @@ def _agree_to_state(session: Session, error: UntrustedStateError) -> None:
 
     settle = close_state if isinstance(error, OpenStateError) else trust_state
     settle(Path(error.root), session.environ)
+
+
+def show_lines(session: Session, lines: Iterable[str], *, wraps: bool = True) -> None:
+    """Show what a question is about."""
+    with session.display.paused():
+        columns = columns_of(sys.stderr) if wraps else 0
+        sys.stderr.write("".join(f"{wrapped(line, columns)}\n" for line in lines))
 
 
 Answer = TypeVar("Answer")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.base.formatting import count_text, printable, size_text, zulu_text
-from blobsync.cli.confirm import ask_text, ask_until, can_ask
-from blobsync.cli.text_width import columns_of, wrapped
+from blobsync.cli.confirm import ask_text, ask_until, can_ask, show_lines
 from blobsync.plan.transfer_options import Keep
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ def _answers(session: Session, project: Project, made: TransferPlan) -> Mapping[
     for number, (part, action) in enumerate(each, 1):
         path = part.shown(action)
         why, *sides = _versions(project, part, action)
-        _show(session, [f"{number:,} of {count_text(len(each), 'conflict')}: {printable(path)}: {why}", *sides])
+        show_lines(session, [f"{number:,} of {count_text(len(each), 'conflict')}: {printable(path)}: {why}", *sides])
         word, is_for_all = _asked(session, project, path)
         rest = [part.shown(action) for part, action in each[number - 1 :]] if is_for_all else [path]
         if word in _KEEPS:
@@ -81,19 +79,13 @@ def _versions(project: Project, part: PlanPart, action: FileAction) -> Iterator[
         yield f"  last transfer from here: {entry.kind} by {entry.user}, {zulu_text(entry.began)}"
 
 
-def _show(session: Session, lines: Sequence[str], *, wraps: bool = True) -> None:
-    with session.display.paused():
-        columns = columns_of(sys.stderr) if wraps else 0
-        sys.stderr.write("".join(f"{wrapped(line, columns)}\n" for line in lines))
-
-
 def _asked(session: Session, project: Project, path: str) -> tuple[str, bool]:
     """A word, and whether it is for all that follow; ``diff`` is answered here, and the question asked again."""
     while True:
         word, is_for_all = ask_until(session, lambda: ask_text(session, _QUESTION, "skip"), _read)
         if word != "diff":
             return word, is_for_all
-        _show(session, [printable(line, kept="\t") for line in _difference(project, path)], wraps=False)
+        show_lines(session, [printable(line, kept="\t") for line in _difference(project, path)], wraps=False)
 
 
 def _read(answer: str) -> tuple[str, bool]:

@@ -6,12 +6,16 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from blobsync.base.errors import UsageError
 from blobsync.cli.output import Result
-from blobsync.cli.session import Commands, Session, argument, command, option
+from blobsync.cli.session import Commands, Session, argument, option
+from blobsync.config.known_keys import PLATFORMS
+from blobsync.config.loader import load_cluster
+from blobsync.config.model import Cluster
+from blobsync.config.scaffold import write_files
 
 if TYPE_CHECKING:
     from blobsync.ancestors.convert import Conversion
-    from blobsync.config.model import Cluster
 
 NameOption = Annotated[str | None, option("--name", metavar="NAME", help="The new cluster. Default: the name of FILE.")]
 PlatformOption = Annotated[
@@ -20,13 +24,11 @@ PlatformOption = Annotated[
 DryRunOption = Annotated[bool, option("--dry-run", help="Print the files, write none.")]
 
 
-def register(app: Commands) -> None:
-    """Add these commands."""
-    group = app.group("convert", "Write files of services that are gone as a cluster file and a command.")
-    command(group, "batchai")(convert_batch_ai)
-    command(group, "philly")(convert_philly_file)
+app = Commands()
+group = app.group("convert", "Write files of services that are gone as a cluster file and a command.")
 
 
+@group.command("batchai")
 def convert_batch_ai(
     session: Session,
     job: Annotated[Path, argument(metavar="JOB", help="A job file of Batch AI, API 2018-05-01.")],
@@ -52,6 +54,7 @@ def convert_batch_ai(
     return _written(session, root, found, dry_run=dry_run)
 
 
+@group.command("philly")
 def convert_philly_file(
     session: Session,
     file: Annotated[Path, argument(metavar="FILE", help="A cluster file of Philly, or the one that names them.")],
@@ -76,9 +79,6 @@ def convert_philly_file(
 
 
 def _known(platform: str) -> str:
-    from blobsync.base.errors import UsageError
-    from blobsync.config.known_keys import PLATFORMS
-
     if platform not in PLATFORMS:
         raise UsageError(f"--platform {platform!a} is not one of {', '.join(PLATFORMS)}")
     return platform
@@ -86,17 +86,12 @@ def _known(platform: str) -> str:
 
 def _base(session: Session, root: Path, platform: str) -> Cluster:
     """The cluster of ``-c``; without it, a cluster that has only a platform."""
-    from blobsync.config.loader import load_cluster
-    from blobsync.config.model import Cluster
-
     if session.cluster is None:
         return Cluster("new", "the new cluster file", root, platform=_known(platform))
     return load_cluster(root, session.cluster, overrides=session.overrides(), environ=session.environ)
 
 
 def _written(session: Session, root: Path, found: Conversion, *, dry_run: bool) -> Result:
-    from blobsync.config.scaffold import write_files
-
     for note in found.notes:
         session.note(note)
     if not dry_run:

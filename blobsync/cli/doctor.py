@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.exit_codes import ExitCode
 from blobsync.cli.output import Result, fields_of
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, command, option
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, option
 
 if TYPE_CHECKING:
     from blobsync.base.check_results import CheckResult
@@ -17,14 +17,11 @@ _FACTS = ("about", "detail", "hint")
 _MARKS = {"ok": "ok  ", "untried": "?   ", "warn": "warn", "fail": "FAIL"}
 
 
-def register(app: Commands) -> None:
-    """Add these commands."""
-    command(app, "doctor")(doctor)
-    azcopy = app.group("azcopy", "Install azcopy, or show which one is used.")
-    command(azcopy, "install", takes=NO_CLUSTER)(azcopy_install)
-    command(azcopy, "path", takes=NO_CLUSTER)(azcopy_path)
+app = Commands()
+azcopy_group = app.group("azcopy", "Install azcopy, or show which one is used.")
 
 
+@app.command("doctor")
 def doctor(session: Session) -> Result:
     """Try everything that transfers and jobs need, and say how to fix what does not work.
 
@@ -88,6 +85,7 @@ def _finding_lines(found: list[tuple[str, CheckResult]]) -> Iterator[str]:
             yield f"        -> {each.hint}"
 
 
+@azcopy_group.command("install", takes=NO_CLUSTER)
 def azcopy_install(
     session: Session,
     source: Annotated[
@@ -108,6 +106,7 @@ def azcopy_install(
     return Result(data, [f"azcopy {done.version_text} at {done.path}, from {done.origin}"], wraps=True)
 
 
+@azcopy_group.command("path", takes=NO_CLUSTER)
 def azcopy_path(session: Session) -> Result:
     """Show which azcopy is used, its version, and where it was found.
 

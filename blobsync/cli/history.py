@@ -16,10 +16,10 @@ from blobsync.cli.output import Result, more_line
 from blobsync.cli.query import MaxOption, find_jobs
 from blobsync.cli.reports import files_shown
 from blobsync.cli.running_transfers import progress_data, so_far
-from blobsync.cli.session import ITS_NAME, Commands, Session, argument, command, offers, option
+from blobsync.cli.session import ITS_NAME, Commands, Session, argument, offers, option
 from blobsync.cli.tables import table
 from blobsync.jobs.timeline import lasted
-from blobsync.project.transfer_history import RUNNING, failure_text, failures_in, files_in
+from blobsync.project.transfer_history import RUNNING, failure_text, failures_in, files_in, open_logbook
 
 if TYPE_CHECKING:
     from blobsync.jobs.record import JobRecord
@@ -35,11 +35,10 @@ PathOption = Annotated[
 ]
 
 
-def register(app: Commands) -> None:
-    """Add this command."""
-    command(app, "history", looks=True, takes=ITS_NAME)(history)
+app = Commands()
 
 
+@app.command("history", looks=True, takes=ITS_NAME)
 def history(
     session: Session,
     id: Annotated[
@@ -69,8 +68,6 @@ def history(
     """
     if only_jobs and (only_transfers or path is not None):
         raise UsageError("--jobs excludes --transfers and --path")
-    from blobsync.project.transfer_history import open_logbook
-
     book = open_logbook(session.environ, session.note)
     if id is not None:
         return _one(session, book, id, full=full)
@@ -111,7 +108,7 @@ def _running_of(book: LogBook, entries: Sequence[TransferEntry]) -> Mapping[str,
 
 def _data(entry: TransferEntry, running: RunningTransfer | None) -> dict[str, Any]:
     progress = None if running is None else progress_data(running)
-    return {**asdict(entry), "paths": list(entry.paths), "began": zulu_text(entry.began), "progress": progress}
+    return {**asdict(entry), "began": zulu_text(entry.began), "progress": progress}
 
 
 def _table(

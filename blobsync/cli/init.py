@@ -10,7 +10,6 @@ from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.cli.output import Result, fields_of
 from blobsync.cli.reports import result_data, result_lines
 from blobsync.cli.session import Commands, Session, option, with_consent
-from blobsync.cli.session import command as register_command
 
 if TYPE_CHECKING:
     from blobsync.code.packed_files import Decision
@@ -35,12 +34,10 @@ Why = Annotated[
 ]
 
 
-def register(app: Commands) -> None:
-    """Add these commands."""
-    register_command(app, "init")(init)
-    register_command(app, "initc")(initc)
+app = Commands()
 
 
+@app.command("init")
 def init(
     session: Session,
     dry_run: DryRun = False,
@@ -72,6 +69,7 @@ def init(
     return _published(session, code.publish(dry_run=dry_run))
 
 
+@app.command("initc")
 def initc(
     session: Session,
     dry_run: DryRun = False,

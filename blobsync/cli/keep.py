@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,6 @@ from blobsync.cli.session import (
     PathsArgument,
     Session,
     argument,
-    command,
     interrupted,
     option,
     with_consent,
@@ -30,23 +29,20 @@ if TYPE_CHECKING:
     from blobsync.project.keeper_records import KeeperState
 
 
-def register(app: Commands) -> None:
-    """Add these commands."""
-    # A word that is no subcommand is a folder: ``keep output`` is ``keep start output``.
-    group = app.group(
-        "keep",
-        "Upload folders while programs write them: keep PATH. Or see who does, and stop it: ls, stop.",
-        else_word="start",
-    )
-    command(group, "start")(keep_start)
-    command(group, "ls", takes=NO_CLUSTER)(keep_ls)
-    command(group, "stop", takes=NO_CLUSTER)(keep_stop)
+app = Commands()
+# A word that is no subcommand is a folder: ``keep output`` is ``keep start output``.
+group = app.group(
+    "keep",
+    "Upload folders while programs write them: keep PATH. Or see who does, and stop it: ls, stop.",
+    else_word="start",
+)
 
 
 # How long a detached keeper may take to begin, and between two looks (seconds).
 _BEGIN_SECONDS, _POLL_SECONDS = 60.0, 0.1
 
 
+@group.command("start")
 def keep_start(
     session: Session,
     paths: PathsArgument,
@@ -197,17 +193,19 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
+@group.command("ls", takes=NO_CLUSTER)
 def keep_ls(session: Session) -> Result:
     """List the folders of this project that are kept uploaded, by whom, and how far they are.
 
     \b
       blobsync keep ls
     """
-    states = by_age(session.project().keepers())
+    states = session.project().keepers().values()
     lines = [keeper_line(state) for state in states] or ["no folder is kept; 'blobsync keep PATH' does it"]
     return Result({"keepers": [keeper_data(state) for state in states]}, lines, wraps=True)
 
 
+@group.command("stop", takes=NO_CLUSTER)
 def keep_stop(
     session: Session,
     chosen: Annotated[
@@ -231,16 +229,10 @@ def keep_stop(
     return Result(data, lines or ["no folder was kept"])
 
 
-def by_age(states: Mapping[str, KeeperState]) -> list[KeeperState]:
-    """The keepers, the oldest first."""
-    return sorted(states.values(), key=lambda state: state.began)
-
-
 def keeper_data(state: KeeperState) -> dict[str, Any]:
     """A keeper as JSON."""
     return {
         **{name: value for name, value in asdict(state).items() if name not in ("born", "roots")},
-        "paths": list(state.paths),
         "began": zulu_text(state.began),
         "told": zulu_text(state.told),
         "last_round": zulu_text(state.last_round) if state.last_round else None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.output import Result, fields_of
-from blobsync.cli.session import Commands, PathsArgument, Session, command, option, with_consent
+from blobsync.cli.session import Commands, PathsArgument, Session, option, with_consent
 
 if TYPE_CHECKING:
     from blobsync.project.api import Project
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 _SIDES = ("path", "digest", "files", "bytes")
 
 
-def register(app: Commands) -> None:
-    """Add this command."""
-    command(app, "lock")(lock)
+app = Commands()
 
 
+@app.command("lock")
 def lock(
     session: Session,
     paths: PathsArgument,

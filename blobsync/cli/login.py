@@ -9,7 +9,12 @@ from blobsync.base.errors import UsageError
 from blobsync.base.events import Phase
 from blobsync.cli.confirm import ask_secret, ask_text, ask_until, can_ask
 from blobsync.cli.output import Result
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command, looking, option
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, looking, option
+from blobsync.config.account_files import files_for_login, folder_in_use
+from blobsync.config.accounts import AccountFile, first_of, signed_in
+from blobsync.config.loader import project_path
+from blobsync.config.logins import StoredLogin, forget_login, logins_file, parse_login, save_login, stored_logins
+from blobsync.config.model import StorageAccount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,17 +22,14 @@ if TYPE_CHECKING:
 
     from blobsync.base.check_results import CheckResult
     from blobsync.base.locations import BlobContainer
-    from blobsync.config.logins import StoredLogin
-    from blobsync.config.model import StorageAccount
 
 _MARKS = {"ok": "works", "untried": "not tried", "warn": "note", "fail": "does not work"}
 
 
-def register(app: Commands) -> None:
-    """Add these commands."""
-    command(app, "login", takes=NO_CLUSTER)(login)
+app = Commands()
 
 
+@app.command("login", takes=NO_CLUSTER)
 def login(
     session: Session,
     file: Annotated[
@@ -53,8 +55,6 @@ def login(
       blobsync login --identity                    az login and the like
       blobsync login --forget
     """
-    from blobsync.config.account_files import folder_in_use
-
     if show:
         return _listed(session)
     root, name, account = _chosen_account(session, file)
@@ -80,7 +80,6 @@ def try_login(
     session: Session, account: StorageAccount, given: StoredLogin | None, folder: str
 ) -> tuple[CheckResult, ...]:
     """What the login ``given`` (None: the user's identity) allows. Raises ``CredentialError`` if it opens nothing."""
-    from blobsync.config.accounts import signed_in
     from blobsync.project.doctor import examine_login
 
     session.listener.emit(Phase("trying"))
@@ -104,9 +103,6 @@ def _secret_question(container: BlobContainer, auth: str | None, more: str = "")
 
 
 def _chosen_account(session: Session, file: str | None) -> tuple[Path, str, StorageAccount]:
-    from blobsync.config.accounts import AccountFile, first_of
-    from blobsync.config.loader import project_path
-
     root = session.root()
     name = file or _only_file(session, root)
     found = AccountFile(project_path(root, name, session.environ), name, session.environ)
@@ -118,8 +114,6 @@ def _chosen_account(session: Session, file: str | None) -> tuple[Path, str, Stor
 
 
 def _only_file(session: Session, root: Path) -> str:
-    from blobsync.config.account_files import files_for_login
-
     names = files_for_login(root, session.environ)
     if len(names) == 1:
         return names[0]
@@ -166,8 +160,6 @@ def another_login(session: Session, account: StorageAccount) -> StoredLogin | No
 
 
 def _parsed(text: str, account: StorageAccount) -> StoredLogin:
-    from blobsync.config.logins import parse_login
-
     found = parse_login(text, account.container)
     _demand_kind(account, found.kind)
     return found
@@ -176,8 +168,6 @@ def _parsed(text: str, account: StorageAccount) -> StoredLogin:
 def _stored(
     session: Session, account: StorageAccount, given: StoredLogin | None, checks: Sequence[CheckResult]
 ) -> Result:
-    from blobsync.config.logins import forget_login, logins_file, save_login
-
     if given is None:
         forget_login(account.container, session.environ)
         done = f"your Azure login is used for {account.container}"
@@ -196,8 +186,6 @@ def _stored(
 
 
 def _forgotten(session: Session, account: StorageAccount) -> Result:
-    from blobsync.config.logins import forget_login
-
     had = forget_login(account.container, session.environ)
     data = {"file": account.file, "container": str(account.container), "forgotten": had}
     return Result(
@@ -206,8 +194,6 @@ def _forgotten(session: Session, account: StorageAccount) -> Result:
 
 
 def _listed(session: Session) -> Result:
-    from blobsync.config.logins import stored_logins
-
     found = stored_logins(session.environ)
     data = {"logins": [{"container": place, "auth": kind} for place, kind in found.items()]}
     return Result(data, [f"{kind}  {place}" for place, kind in found.items()] or ["no SAS or key is stored"])

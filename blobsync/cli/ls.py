@@ -8,28 +8,26 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
-from blobsync.base.errors import UsageError
+from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, seconds_of, size_text, zulu_text
 from blobsync.cli.output import Result
-from blobsync.cli.session import Commands, OptionalPaths, PathsArgument, Session, command, option
+from blobsync.cli.session import Commands, OptionalPaths, PathsArgument, Session, option
 from blobsync.cli.transfer import Far
+from blobsync.config.loader import load_cluster
+from blobsync.config.mapping import Resolution, entry_url
+from blobsync.config.mapping import resolve as find_place
+from blobsync.config.project_root import current_folder, find_project
 from blobsync.store.sas import LINK, LINK_LIFETIME, READ_BLOB
 
 if TYPE_CHECKING:
-    from blobsync.config.mapping import Resolution
     from blobsync.project.api import Project
     from blobsync.project.browse import ListingEntry, PathStatus, Usage
 
 
-def register(app: Commands) -> None:
-    """Add these commands."""
-    command(app, "ls", looks=True)(ls)
-    command(app, "du", looks=True)(du)
-    command(app, "stat", looks=True)(stat)
-    command(app, "resolve", looks=True)(resolve)
-    command(app, "url", looks=True)(url)
+app = Commands()
 
 
+@app.command("ls", looks=True)
 def ls(
     session: Session,
     far: Far,
@@ -67,6 +65,7 @@ def ls(
     return _listing(entries, long=long) if session.json else Result(lines=_entry_lines(entries, long=long))
 
 
+@app.command("du", looks=True)
 def du(session: Session, paths: OptionalPaths = None) -> Result:
     """Count the blobs and bytes below each path; without a PATH, of every folder entry.
 
@@ -79,7 +78,6 @@ def du(session: Session, paths: OptionalPaths = None) -> Result:
 
 def _matching(project: Project, paths: Iterable[str]) -> list[str]:
     """The paths, with each pattern replaced by its matches."""
-    from blobsync.base.errors import NothingMatchedError
     from blobsync.plan.wildcards import is_pattern
     from blobsync.project.wildcards import pattern_matches
 
@@ -96,6 +94,7 @@ def _matching(project: Project, paths: Iterable[str]) -> list[str]:
     return found
 
 
+@app.command("stat", looks=True)
 def stat(session: Session, paths: PathsArgument) -> Result:
     """Show each path as it is here, in the container, and as it was when both were last verified.
 
@@ -108,6 +107,7 @@ def stat(session: Session, paths: PathsArgument) -> Result:
     return Result(data, [line for place, status in found for line in _status_lines(place, status)], wraps=True)
 
 
+@app.command("resolve", looks=True)
 def resolve(session: Session, paths: PathsArgument) -> Result:
     """Show where each path lives in the container, and which key of the cluster file says so.
 
@@ -126,10 +126,6 @@ def resolve(session: Session, paths: PathsArgument) -> Result:
 
 def _places(session: Session, paths: list[str]) -> list[Resolution]:
     """Resolve paths without ``Project``, which imports all of the transfer code: scripts run this command often."""
-    from blobsync.config.loader import load_cluster
-    from blobsync.config.mapping import resolve as find_place
-    from blobsync.config.project_root import current_folder, find_project
-
     if session.from_cluster:
         raise UsageError("-f works with u, d and plan only", hint="to choose the cluster, use -c")
     cwd = current_folder(session.environ)
@@ -139,6 +135,7 @@ def _places(session: Session, paths: list[str]) -> list[Resolution]:
     return [find_place(path, cwd=cwd, root=root, cluster=cluster) for path in paths]
 
 
+@app.command("url", looks=True)
 def url(
     session: Session,
     paths: PathsArgument,
@@ -234,8 +231,6 @@ def _entry_lines(entries: Iterator[ListingEntry], *, long: bool) -> Iterator[str
 
 
 def _folders(project: Project, *, jsonl: bool) -> Result:
-    from blobsync.config.mapping import entry_url
-
     unknown = dict.fromkeys(("size", "last_modified", "md5", "tier", "etag"))
     entries = [{"path": f"{entry.prefix}/", **unknown, "url": entry_url(entry)} for entry in project.cluster.folders]
     if jsonl:
@@ -257,7 +252,6 @@ def _usages(project: Project, paths: list[str]) -> Result:
 
 
 def _usage(project: Project, path: str) -> Usage:
-    from blobsync.base.errors import NothingMatchedError
     from blobsync.project.browse import Usage
 
     try:

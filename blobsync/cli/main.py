@@ -1,7 +1,6 @@
 """``blobsync``: the commands; runs a command line and returns the exit code.
 
-A command's module is imported only when the command is used. Each module has ``register(app)``, which adds all of its
-commands to a ``Commands``.
+A command's module is imported only when the command is used. Each module has its commands in ``app``.
 
 The command line accepts ACT's spellings of options: renames them, moves them after the command, or says what replaces
 them. In ACT all of them came before the command. The names are those of ``parse_args`` in act/aml_client.py
@@ -14,7 +13,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from blobsync.base.errors import (
     BlobsyncError,
@@ -35,11 +34,9 @@ from blobsync.base.stopping import (
     stop_on_other_signals,
 )
 from blobsync.cli.command_words import ENDS_WITH_A_COMMAND
-from blobsync.cli.output import Console, Result, forget_stdout, start_logging
-from blobsync.cli.session import CommandInterruptedError, Session
-
-if TYPE_CHECKING:
-    from blobsync.project.api import Project
+from blobsync.cli.confirm import agree
+from blobsync.cli.output import CommandInterruptedError, Console, Result, forget_stdout, start_logging
+from blobsync.cli.session import Session
 
 
 class OwnOption(NamedTuple):
@@ -173,7 +170,7 @@ def _run(words: Sequence[str], console: Console) -> int:
             start_logging(session.verbose, session.log_file, session.words)
             is_logging = True
 
-    session.started, session.agree = start, _agree
+    session.started, session.agree = start, agree
     try:
         answer = _call(words, session)
         # Remove the bar before printing the answer.
@@ -200,12 +197,6 @@ def _run(words: Sequence[str], console: Console) -> int:
             raise
         if console.timed and not console.as_json:
             console.say(console.timed.sentence())
-
-
-def _agree(session: Session, error: BlobsyncError, project: Project | None) -> None:
-    from blobsync.cli.confirm import agree  # late: few commands ever ask
-
-    agree(session, error, project)
 
 
 def _call(words: Sequence[str], session: Session) -> Any:

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
-from blobsync.base.errors import (
-    ContainerNotFoundError,
-    CredentialError,
-    StorageError,
-    UsageError,
-)
+from blobsync.base.errors import ConfigError, ContainerNotFoundError, CredentialError, StorageError, UsageError
 from blobsync.cli.confirm import ask_text, ask_until, can_ask
 from blobsync.cli.login import another_login, check_data, check_lines, given_login, try_login
-from blobsync.cli.output import Result
-from blobsync.cli.session import CommandInterruptedError, Session, option
+from blobsync.cli.output import CommandInterruptedError, Result
+from blobsync.cli.session import Session, option
+from blobsync.config.accounts import AccountFile, signed_in
+from blobsync.config.logins import StoredLogin, load_login, logins_file, save_login
+from blobsync.config.model import DEFAULT_CLUSTER, StorageAccount
+from blobsync.config.scaffold import (
+    StorageAnswers,
+    account_file,
+    account_values,
+    base_folder,
+    cluster_file,
+    demand_new,
+    first_files,
+    folder_names,
+    ignore_data,
+    leaves_out_accounts,
+    new_project,
+    split_account,
+    write_files,
+)
+from blobsync.config.yaml_document import Document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from blobsync.base.check_results import CheckResult
-    from blobsync.base.errors import ConfigError
-    from blobsync.config.logins import StoredLogin
-    from blobsync.config.model import StorageAccount
-    from blobsync.config.scaffold import StorageAnswers
 
 T = TypeVar("T")
 
@@ -69,30 +79,22 @@ def config_new(
     if emulator or not (account or container or can_ask(session)):
         return _examples(session, emulator=emulator)
     answers = _answers(session, account, container, auth, folders, base)
-    return _settled(session, answers, _Manner(stdin, create, no_check))
+    return _settled(session, answers, stdin=stdin, create=create, no_check=no_check)
 
 
-class _Manner(NamedTuple):
-    """Options for the login."""
-
-    stdin: bool
-    create: bool
-    no_check: bool
-
-
-def _settled(session: Session, answers: StorageAnswers, manner: _Manner) -> Result:
+def _settled(session: Session, answers: StorageAnswers, *, stdin: bool, create: bool, no_check: bool) -> Result:
     """Check the answers, ask again for those that do not work, and write the files."""
     refused, another = False, None
     while True:
         _demand_new(answers.cluster)
         place = _account_of(answers, session)
-        given = another or _login_for(session, place, stdin=manner.stdin, again=refused)
+        given = another or _login_for(session, place, stdin=stdin, again=refused)
         if given is None and answers.auth != "identity":
             return _written(session, answers, place, None, ())
         try:
-            checks = () if manner.no_check else _tried(session, place, given, answers.base, create=manner.create)
+            checks = () if no_check else _tried(session, place, given, answers.base, create=create)
         except (CredentialError, StorageError) as error:
-            if manner.stdin or not can_ask(session):
+            if stdin or not can_ask(session):
                 raise
             session.note(error.message + (f" ({error.hint})" if error.hint else ""))
             refused = isinstance(error, CredentialError)
@@ -108,9 +110,6 @@ def _settled(session: Session, answers: StorageAnswers, manner: _Manner) -> Resu
 
 
 def _examples(session: Session, *, emulator: bool) -> Result:
-    from blobsync.config.model import DEFAULT_CLUSTER
-    from blobsync.config.scaffold import new_project
-
     cluster = session.cluster or DEFAULT_CLUSTER
     own, step = None, "blobsync config check"
     if emulator:
@@ -130,9 +129,6 @@ def _examples(session: Session, *, emulator: bool) -> Result:
 def _answers(
     session: Session, account: str | None, container: str | None, auth: str, folders: str, base: str | None
 ) -> StorageAnswers:
-    from blobsync.config.model import DEFAULT_CLUSTER
-    from blobsync.config.scaffold import StorageAnswers, base_folder, folder_names, split_account
-
     cluster = session.cluster or DEFAULT_CLUSTER
     here = Path.cwd().name
     if account is None and container is None:
@@ -163,8 +159,6 @@ def _kind(word: str) -> str:
 
 def _dialogue(session: Session, before: StorageAnswers) -> StorageAnswers:
     """Ask for everything; the answers in ``before`` are the defaults."""
-    from blobsync.config.logins import load_login
-    from blobsync.config.scaffold import base_folder, folder_names, split_account
 
     def account(text: str) -> tuple[StorageAnswers, str | None]:
         name, endpoint, inside = split_account(text)
@@ -191,18 +185,12 @@ def _dialogue(session: Session, before: StorageAnswers) -> StorageAnswers:
 
 
 def _demand_new(cluster: str) -> None:
-    from blobsync.config.scaffold import account_file, cluster_file, demand_new
-
     hint = "it is kept as it is; blobsync -c NAME config new makes another cluster"
     demand_new(Path.cwd(), (cluster_file(cluster), account_file(cluster)), hint)
 
 
 def _account_of(answers: StorageAnswers, session: Session) -> StorageAccount:
     """The account, by the rules of account files. Raises ``UsageError``, since no file exists yet."""
-    from blobsync.config.accounts import AccountFile
-    from blobsync.config.scaffold import account_file, account_values
-    from blobsync.config.yaml_document import Document
-
     name = account_file(answers.cluster)
     values = account_values(replace(answers, auth=answers.auth or "identity"))
     file = AccountFile(Path(name), name, session.environ, Document(name, values, {}))
@@ -219,8 +207,6 @@ def _named(problem: ConfigError) -> str:
 def _login_for(session: Session, account: StorageAccount, *, stdin: bool, again: bool) -> StoredLogin | None:
     """The stored login, or the one that the user gives (``again``: only that); None for an identity, or if the user
     cannot be asked."""
-    from blobsync.config.logins import load_login
-
     if account.auth == "identity":
         return None
     stored = None if stdin or again else load_login(account.container, session.environ)
@@ -235,7 +221,6 @@ def _tried(
     session: Session, account: StorageAccount, given: StoredLogin | None, base: str, *, create: bool
 ) -> tuple[CheckResult, ...]:
     """What the login allows in the container. Raises ``CredentialError`` or ``StorageError``."""
-    from blobsync.config.accounts import signed_in
     from blobsync.store.connect import connect
 
     try:
@@ -288,9 +273,6 @@ def _written(
     given: StoredLogin | None,
     checks: Sequence[CheckResult],
 ) -> Result:
-    from blobsync.config.logins import logins_file, save_login
-    from blobsync.config.scaffold import first_files, ignore_data, leaves_out_accounts, write_files
-
     files, root = first_files(answers), Path.cwd()
     # Refuse a link out of the project before anything is written.
     ignored = ignore_data(root, answers.folders, session.environ)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TextIO
 
-from blobsync.base.errors import BlobsyncError, LocalFileError, UnsafeNamesError, UsageError
+from blobsync.base.errors import BlobsyncError, FailureCode, LocalFileError, UnsafeNamesError, UsageError
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, printable
 from blobsync.base.lazy_regexes import pattern
@@ -77,11 +77,6 @@ def painted(line: str) -> str:
     return f"{_BOLD}{line}{_OFF}" if _HEADING.fullmatch(line) else line
 
 
-def painted_error(text: str) -> str:
-    """The program's name before an error, with colours."""
-    return f"{_RED}{text}{_OFF}"
-
-
 VERSION = 1
 # Comes before messages on standard error.
 _NAME = "blobsync:"
@@ -91,6 +86,12 @@ SHOWN_GROUPS = 20
 # The values of ``status`` in a document.
 STATUSES = ("success", "partial", "error", "cancelled")
 _STATUS: Mapping[int, str] = {ExitCode.DONE: "success", ExitCode.PARTIAL: "partial", ExitCode.INTERRUPTED: "cancelled"}
+
+
+class CommandInterruptedError(BlobsyncError):
+    """Ctrl-C during a command. The parser would convert a ``KeyboardInterrupt`` into an error of its own."""
+
+    code = FailureCode.CANCELLED
 
 
 # Every command loads it: each method that Python writes for a class takes a hundredth of a short one.
@@ -185,7 +186,7 @@ class Console:
                 printable(line if result.reveals else redact_answer(line), kept="\t" if result.texts else ""),
                 columns,
             )
-            self._out.write((painted(text) if self._color_out else text) + "\n")
+            self._line(text)
             if result.live:
                 self._out.flush()
         for piece in result.body:
@@ -197,9 +198,11 @@ class Console:
         if self._out.isatty():
             self._out.write(_CLEAR)
         for line in lines:
-            text = printable(redact_answer(line))
-            self._out.write((painted(text) if self._color_out else text) + "\n")
+            self._line(printable(redact_answer(line)))
         self._out.flush()
+
+    def _line(self, text: str) -> None:
+        self._out.write(f"{painted(text) if self._color_out else text}\n")
 
     def _print_failures(self, failures: Sequence[FileFailure | BlobsyncError]) -> None:
         """Print failures of the same kind as one."""
@@ -235,7 +238,7 @@ class Console:
         columns = columns_of(self._err)
         shown = wrapped(f"{_NAME} {printable(redact(text))}", columns)
         if wrong and self._color_err:
-            shown = painted_error(_NAME) + shown[len(_NAME) :]
+            shown = f"{_RED}{_NAME}{_OFF}{shown[len(_NAME) :]}"
         self._err.write(f"{shown}\n")
         for row in rows:
             self._err.write(f"  {printable(redact_answer(row))}\n")

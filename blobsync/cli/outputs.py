@@ -12,7 +12,7 @@ from blobsync.base.formatting import count_text, size_text, zulu_text
 from blobsync.cli.ls import duration
 from blobsync.cli.output import Result
 from blobsync.cli.query import OptionalId, find_jobs, find_task, note_all
-from blobsync.cli.session import Commands, Session, argument, command, option
+from blobsync.cli.session import Commands, Session, argument, option
 from blobsync.store.sas import LINK_LIFETIME
 
 if TYPE_CHECKING:
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import TransferPlan
 
 
-def register(app: Commands) -> None:
-    """Add this command."""
-    command(app, "outputs")(outputs)
+app = Commands()
 
 
+@app.command("outputs")
 def outputs(
     session: Session,
     id: OptionalId = None,

@@ -239,7 +239,10 @@ class _CountingListener(ProgressCounter):
 
     def note(self, text: str) -> None:
         """Show a sentence for the user."""
-        raise NotImplementedError
+        self.console.say(text)
+
+    def paused(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def words(self) -> str:
         """``moving 12 of 123 files, 1.2 MB of 90 MB``, or the progress of planning."""
@@ -295,12 +298,6 @@ class LineListener(_CountingListener):
             text += f", about {duration_text(left)} left" if left is not None else ""
         self.console.say(text)
         self._say_of_each(progress.workers, lambda each: f"{size_text(int(each.rate))}/s")
-
-    def note(self, text: str) -> None:
-        self.console.say(text)
-
-    def paused(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def close(self) -> None:
         """Print, once, what each worker has moved."""

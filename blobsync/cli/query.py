@@ -21,7 +21,7 @@ from blobsync.cli.job_text import (
     task_table,
 )
 from blobsync.cli.output import Result, more_line
-from blobsync.cli.session import ITS_NAME, NO_CLUSTER, Commands, Session, argument, command, interrupted_looking, option
+from blobsync.cli.session import ITS_NAME, NO_CLUSTER, Commands, Session, argument, interrupted_looking, option
 from blobsync.jobs.state_notes import state_line
 
 if TYPE_CHECKING:
@@ -47,18 +47,10 @@ OptionalIds = Annotated[
 ]
 
 
-def register(app: Commands) -> None:
-    """Add these commands."""
-    command(app, "q", takes=ITS_NAME)(query)
-    command(app, "qq", takes=ITS_NAME)(queued)
-    command(app, "qr", takes=ITS_NAME)(running)
-    command(app, "qf", takes=ITS_NAME)(failed)
-    command(app, "logs", takes=NO_CLUSTER)(logs)
-    command(app, "summary")(summary)
-    command(app, "blame")(blame)
-    command(app, "parse", takes=NO_CLUSTER)(parse)
+app = Commands()
 
 
+@app.command("q", takes=ITS_NAME)
 def query(
     session: Session,
     ids: OptionalIds = None,
@@ -178,6 +170,7 @@ def _facts(records: JobList) -> Result:
     return Result(data, (line for record in records for line in job_details(record)))
 
 
+@app.command("qq", takes=ITS_NAME)
 def queued(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
     """List queued jobs.
 
@@ -188,6 +181,7 @@ def queued(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
     return _listed(session, find_jobs(session), ("Queued", "Preparing"), max)
 
 
+@app.command("qr", takes=ITS_NAME)
 def running(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
     """List running jobs.
 
@@ -197,6 +191,7 @@ def running(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
     return _listed(session, find_jobs(session), ("Running", "Canceling"), max)
 
 
+@app.command("qf", takes=ITS_NAME)
 def failed(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
     """List failed jobs.
 
@@ -206,6 +201,7 @@ def failed(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
     return _listed(session, find_jobs(session), ("Failed",), max)
 
 
+@app.command("logs", takes=NO_CLUSTER)
 def logs(
     session: Session,
     id: OptionalId = None,
@@ -269,6 +265,7 @@ def _note_age(session: Session, fetched: FetchedLogs) -> None:
         session.note(f"showing the logs that were fetched earlier: {fetched.problem.message}")
 
 
+@app.command("summary")
 def summary(session: Session) -> Result:
     """Show what the cluster has free, and how many jobs wait.
 
@@ -282,6 +279,7 @@ def summary(session: Session) -> Result:
     return Result({"cluster": name, **data}, summary_lines(name, found), wraps=True)
 
 
+@app.command("blame")
 def blame(session: Session) -> Result:
     """Show who uses the cluster.
 
@@ -297,6 +295,7 @@ def blame(session: Session) -> Result:
     return Result({"cluster": name, "holders": data}, holder_lines(holders) if holders else ())
 
 
+@app.command("parse", takes=NO_CLUSTER)
 def parse(session: Session, id: OptionalId = None) -> Result:
     """Look for known causes of failure in a job's logs, and say what each means. Without an ID: of the newest job.
     ID/7 is task 7 of a sweep.

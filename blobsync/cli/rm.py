@@ -8,7 +8,7 @@ from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.confirm import confirm
 from blobsync.cli.output import Result
-from blobsync.cli.session import Commands, PathsArgument, Session, command, looking, option
+from blobsync.cli.session import Commands, PathsArgument, Session, looking, option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 _NAMED = 10
 
 
-def register(app: Commands) -> None:
-    """Add this command."""
-    command(app, "rm")(rm)
+app = Commands()
 
 
+@app.command("rm")
 def rm(
     session: Session,
     paths: PathsArgument,

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.formatting import count_text, duration_text, zulu_text
+from blobsync.cli.output import fields_of
 
 if TYPE_CHECKING:
     from blobsync.project.transfer_history import RunningTransfer
@@ -37,13 +38,8 @@ def progress_data(running: RunningTransfer) -> dict[str, Any]:
 
 def running_data(running: RunningTransfer) -> dict[str, Any]:
     """A running transfer as JSON."""
-    known = {name: getattr(running, name) for name in ("id", "kind", "planning", "command", "user", "host", "pid")}
-    return {
-        **known,
-        "paths": list(running.paths),
-        "began": zulu_text(running.began),
-        "progress": progress_data(running),
-    }
+    known = fields_of(running, "id", "kind", "planning", "command", "user", "host", "pid", "paths")
+    return {**known, "began": zulu_text(running.began), "progress": progress_data(running)}
 
 
 def who_moves(running: RunningTransfer) -> str:

@@ -10,7 +10,7 @@ import typer
 from blobsync.base.errors import UsageError
 from blobsync.cli.command_words import WORDS
 from blobsync.cli.output import Result
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command, registered
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, registered
 
 
 def complete_documented(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
@@ -22,11 +22,10 @@ def complete_documented(ctx: typer.Context, incomplete: str) -> list[tuple[str, 
     return [(word, "") for word in dict.fromkeys(each.partition(" ")[0] for each in left)]
 
 
-def register(app: Commands) -> None:
-    """Add this command."""
-    command(app, "schema", takes=NO_CLUSTER)(schema)
+app = Commands()
 
 
+@app.command("schema", takes=NO_CLUSTER)
 def schema(
     session: Session,
     words: Annotated[

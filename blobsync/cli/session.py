@@ -23,7 +23,6 @@ from typer.models import ParameterInfo
 
 from blobsync.base.errors import (
     BlobsyncError,
-    FailureCode,
     TransferCancelledError,
     UntrustedDockerError,
     UntrustedLinkError,
@@ -31,7 +30,8 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.options import DeclaredOption, options_of
-from blobsync.cli.output import QuietListener, Result
+from blobsync.cli.command_words import ENDS_WITH_A_COMMAND
+from blobsync.cli.output import CommandInterruptedError, QuietListener, Result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,19 +50,16 @@ _NAMES = "use the name of a file in aux_data/aml/, without .yaml; omit the optio
 SECRETS_PATTERN = ".blobsync/state-*/jobs/*/secrets.json"
 
 
-def _refuse(session: Session, error: BlobsyncError, project: Project | None) -> None:
-    raise error
-
-
 class Session:
     """The global options of one command line, before or after the command.
 
-    ``started`` is called with the session once all of them are known; ``agree`` asks the user to trust
-    what an error is about (``confirm.agree``), or raises it; ``display`` shows
-    progress, and is one of those that ``listener`` emits to; ``began`` is the monotonic time in
-    seconds at which the command began; ``words`` are the command line, without secrets; ``held`` is closed with the
-    command, however that ends.
+    ``started`` is called with the session once all of them are known; ``display`` shows progress, and is one of those
+    that ``listener`` emits to; ``began`` is the monotonic time in seconds at which the command began; ``words`` are the
+    command line, without secrets; ``held`` is closed with the command, however that ends.
     """
+
+    # It asks, or raises the error; ``confirm`` has it, which needs this module.
+    agree: Callable[[Session, BlobsyncError, Project | None], None]
 
     # A plain class: every command loads it, and Python takes a twentieth of a short command to make a dataclass of it.
     def __init__(self, words: Sequence[str] = ()) -> None:
@@ -81,7 +78,6 @@ class Session:
         self.listener: Listener = self.display
         self.started: Callable[[Session], None] = lambda session: None
         self.began = time.monotonic()
-        self.agree: Callable[[Session, BlobsyncError, Project | None], None] = _refuse
         self.words = words
         self.held = ExitStack()
 
@@ -194,50 +190,6 @@ def offers(kind: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
     return complete
 
 
-ClusterOption = Annotated[
-    str | None,
-    option(
-        "-c",
-        "--cluster",
-        metavar="NAME",
-        help="The cluster: aux_data/aml/NAME.yaml. Default: $AML_CONFIG_PATH, else aml.",
-        autocompletion=offers("CLUSTER"),
-    ),
-]
-FromOption = Annotated[
-    str | None,
-    option(
-        "-f",
-        "--from-cluster",
-        metavar="NAME",
-        help="Copy from this cluster's storage.",
-        autocompletion=offers("CLUSTER"),
-    ),
-]
-ParamOption = Annotated[
-    str | None,
-    option(
-        "-p",
-        "--param",
-        metavar="YAML",
-        help="Override keys of the cluster file: '{gpu_per_node: 8}'; - reads standard input.",
-    ),
-]
-GpuOption = Annotated[int | None, option("-n", "--num-gpu", metavar="N", help="How many GPUs a job gets; 0: none.")]
-JsonOption = Annotated[bool, option("--json", help="Print one JSON document on standard output.")]
-VerboseOption = Annotated[
-    int, option("-v", "--verbose", count=True, show_default=False, help="Show more; -vv shows everything.")
-]
-QuietOption = Annotated[bool, option("-q", "--quiet", help="Show only errors, no progress or notes.")]
-
-ColorOption = Annotated[
-    str | None, option("--color", metavar="auto|always|never", help="Colours. [auto: on a terminal, no NO_COLOR]")
-]
-LogOption = Annotated[
-    str | None, option("--log-file", metavar="FILE", help="Append what -vv shows to FILE, without secrets.")
-]
-TimingsOption = Annotated[bool, option("--timings", help="Show where the time of the command went.")]
-
 _PATHS: Any = argument(metavar="PATH...", help="Paths inside the project.")
 PathsArgument = Annotated[list[str], _PATHS]
 OptionalPaths = Annotated[list[str] | None, _PATHS]
@@ -248,19 +200,31 @@ def row(name: str, annotation: Any, default: Any = Parameter.empty) -> Parameter
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
+def _global(
+    name: str, kind: Any, flags: str, help: str, metavar: str | None = None, default: Any = None, **more: Any
+) -> Parameter:
+    return row(name, Annotated[kind, option(*flags.split(), metavar=metavar, help=help, **more)], default)
+
+
+_OF_PARAM = "Override keys of the cluster file: '{gpu_per_node: 8}'; - reads standard input."
+_OF_CLUSTER = "The cluster: aux_data/aml/NAME.yaml. Default: $AML_CONFIG_PATH, else aml."
+_OF_FROM = "Copy from this cluster's storage."
+_OF_VERBOSE = "Show more; -vv shows everything."
+_TEXT, _NAMED = str | None, offers("CLUSTER")
 GLOBALS = (
-    row("cluster", ClusterOption, None),
-    row("from_cluster", FromOption, None),
-    row("param", ParamOption, None),
-    row("num_gpu", GpuOption, None),
-    row("json", JsonOption, False),
-    row("verbose", VerboseOption, 0),
-    row("quiet", QuietOption, False),
-    row("color", ColorOption, None),
-    row("log_file", LogOption, None),
-    row("timings", TimingsOption, False),
+    _global("cluster", _TEXT, "-c --cluster", _OF_CLUSTER, "NAME", autocompletion=_NAMED),
+    _global("from_cluster", _TEXT, "-f --from-cluster", _OF_FROM, "NAME", autocompletion=_NAMED),
+    _global("param", _TEXT, "-p --param", _OF_PARAM, "YAML"),
+    _global("num_gpu", int | None, "-n --num-gpu", "How many GPUs a job gets; 0: none.", "N"),
+    _global("json", bool, "--json", "Print one JSON document on standard output.", default=False),
+    _global("verbose", int, "-v --verbose", _OF_VERBOSE, default=0, count=True, show_default=False),
+    _global("quiet", bool, "-q --quiet", "Show only errors, no progress or notes.", default=False),
+    _global("color", _TEXT, "--color", "Colours. [auto: on a terminal, no NO_COLOR]", "auto|always|never"),
+    _global("log_file", _TEXT, "--log-file", "Append what -vv shows to FILE, without secrets.", "FILE"),
+    _global("timings", bool, "--timings", "Show where the time of the command went.", default=False),
 )
 CommandFunction = Callable[..., Result]
+F = TypeVar("F", bound=CommandFunction)
 
 # Which cluster options have a meaning for a command. All are accepted before and after each command, but help and
 # completion show only these.
@@ -269,12 +233,6 @@ TWO_CLUSTERS = ("cluster", "from_cluster", "param")
 ITS_NAME = ("cluster",)
 NO_CLUSTER = ()
 _FOR_ALL = ("json", "verbose", "quiet", "color", "log_file", "timings")
-
-
-class CommandInterruptedError(BlobsyncError):
-    """Ctrl-C during a command. The parser would convert a ``KeyboardInterrupt`` into an error of its own."""
-
-    code = FailureCode.CANCELLED
 
 
 def interrupted(stop: KeyboardInterrupt) -> CommandInterruptedError:
@@ -301,21 +259,13 @@ def interrupted_looking() -> CommandInterruptedError:
 class Command:
     """A command: ``function(session, ...) -> Result``, with the options that its annotations declare."""
 
-    def __init__(
-        self,
-        name: str,
-        function: CommandFunction,
-        globals_after: tuple[Parameter, ...],
-        *,
-        looks: bool,
-        ends_with_a_command: bool,
-    ) -> None:
+    def __init__(self, name: str, function: CommandFunction, takes: Collection[str], *, looks: bool) -> None:
         self.doc = function.__doc__
-        self.ends_with_a_command = ends_with_a_command
+        self.ends_with_a_command = name in ENDS_WITH_A_COMMAND
         self._name = name
         self._declares = function
         self._function = _only_looking(function) if looks else function
-        self._globals = globals_after
+        self._globals = () if self.ends_with_a_command else _rows(takes)
 
     @cached_property
     def _own(self) -> Sequence[Parameter]:
@@ -342,11 +292,15 @@ class Command:
         session.merge({each.name: values.pop(each.name) for each in self._globals})
         session.started(session)
         if any(path.startswith("/") for path in values.get("paths") or ()):
-            values["paths"] = _inside_project(values["paths"])
+            from blobsync.config.loader import inside_project  # late: most paths are relative
+
+            # Whether the current folder has symlinks ($PWD) or not (Python).
+            root = session.root()
+            values["paths"] = [inside_project(root, path) for path in values["paths"]]
         try:
             for name, group in self._groups.items():
                 values[name] = group.build({each.name: values.pop(each.name) for each in group.rows})
-            return _asking(session, lambda: self._function(session, **values))
+            return with_consent(session, None, lambda: self._function(session, **values))
         except KeyboardInterrupt as stop:
             raise interrupted(stop) from stop
 
@@ -407,36 +361,25 @@ class Commands:
         self.groups[name] = Commands(help, else_word)
         return self.groups[name]
 
+    def command(self, name: str, *, looks: bool = False, takes: Collection[str] = ONE_CLUSTER) -> Callable[[F], F]:
+        """Add ``function(session, ...) -> Result``, which itself is unchanged, as the command ``name``.
+
+        ``looks``: the command changes nothing, and says so on Ctrl-C. ``takes`` are the global options that have a
+        meaning for it, besides those of all commands. Where everything from the first word on that is no option belongs
+        to the user's command, global options are accepted only before the command word.
+        """
+
+        def add(function: F) -> F:
+            self.commands[name] = Command(name, function, takes, looks=looks)
+            return function
+
+        return add
+
 
 def registered(word: Word) -> Commands:
     """The commands of the module that has ``word``; the module is imported now."""
-    commands = Commands()
-    import_module(f"blobsync.cli.{word.module}").register(commands)
+    commands: Commands = import_module(f"blobsync.cli.{word.module}").app
     return commands
-
-
-def command(
-    app: Commands,
-    name: str,
-    *,
-    looks: bool = False,
-    takes: Collection[str] = ONE_CLUSTER,
-    ends_with_a_command: bool = False,
-) -> Callable[[CommandFunction], CommandFunction]:
-    """Register ``function(session, ...) -> Result`` as the command ``name``.
-
-    ``looks``: the command changes nothing, and says so on Ctrl-C. ``takes`` are the global options that
-    have a meaning for it, besides those of all commands. ``ends_with_a_command``: from the first word on that is no
-    option, everything belongs to the user's command; global options are accepted only before the command word.
-    The function itself is unchanged.
-    """
-
-    def register(function: CommandFunction) -> CommandFunction:
-        after = () if ends_with_a_command else _rows(takes)
-        app.commands[name] = Command(name, function, after, looks=looks, ends_with_a_command=ends_with_a_command)
-        return function
-
-    return register
 
 
 def _only_looking(function: CommandFunction) -> CommandFunction:
@@ -467,33 +410,15 @@ def _unseen(parameter: Parameter) -> Parameter:
 T = TypeVar("T")
 
 
-def with_consent(session: Session, project: Project, act: Callable[[], T]) -> T:
-    """Return the result of ``act``, after asking the user to trust each link and option that requires it.
+def with_consent(session: Session, project: Project | None, act: Callable[[], T]) -> T:
+    """Return the result of ``act``, after asking the user to trust each link and option that requires it, or the state
+    folder.
 
-    Without a terminal, raises ``UntrustedLinkError`` or ``UntrustedDockerError``, whose hint is the command to trust
+    Without a terminal, or for links and options without a project, raises the error, whose hint is the command to trust
     it. ``act`` is called again after each answer; it raises these errors before anything is changed.
     """
     while True:
         try:
             return act()
-        except (UntrustedLinkError, UntrustedDockerError) as error:
+        except (UntrustedLinkError, UntrustedDockerError, UntrustedStateError) as error:
             session.agree(session, error, project)
-
-
-def _asking(session: Session, act: Callable[[], Result]) -> Result:
-    """Run ``act``; ask if the state folder is not trusted yet. Few commands ever need that code."""
-    while True:
-        try:
-            return act()
-        except UntrustedStateError as error:
-            # Raises it unless the user agrees.
-            session.agree(session, error, None)
-
-
-def _inside_project(paths: list[str]) -> list[str]:
-    """Make paths relative to the project, whether the current folder has symlinks ($PWD) or not (Python)."""
-    from blobsync.config.loader import inside_project
-    from blobsync.config.project_root import current_folder, find_project
-
-    root = find_project(current_folder())
-    return [inside_project(root, path) for path in paths]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.formatting import count_text, duration_text, size_text
-from blobsync.cli.keep import by_age, keeper_data, keeper_line
+from blobsync.cli.keep import keeper_data, keeper_line
 from blobsync.cli.output import Result, fields_of
 from blobsync.cli.running_transfers import running_data, running_line
-from blobsync.cli.session import Commands, OptionalPaths, Session, command, option, with_consent
+from blobsync.cli.session import Commands, OptionalPaths, Session, option, with_consent
 
 if TYPE_CHECKING:
     from blobsync.base.errors import FileFailure
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from blobsync.project.transfer_history import RunningTransfer
 
 
-def register(app: Commands) -> None:
-    """Add this command."""
-    command(app, "status", looks=True)(status)
+app = Commands()
 
 
+@app.command("status", looks=True)
 def status(
     session: Session,
     paths: OptionalPaths = None,
@@ -47,7 +46,7 @@ def status(
     """
     project = session.project()
     found = with_consent(session, project, lambda: project.status(paths or (), fresh=fresh))
-    running, kept = tuple(project.running().values()), by_age(project.keepers())
+    running, kept = tuple(project.running().values()), tuple(project.keepers().values())
     lines = _lines(found, running, kept, time.time(), quiet=session.quiet)
     data = {
         **fields_of(found, "fresh", "differs"),

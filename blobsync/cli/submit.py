@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text
-from blobsync.cli.confirm import confirm
+from blobsync.cli.confirm import confirm, show_lines
 from blobsync.cli.job_text import (
     accepted_data,
     cause_data,
@@ -27,20 +27,18 @@ from blobsync.cli.job_text import (
     short_id,
     state_text,
 )
-from blobsync.cli.output import Result
+from blobsync.cli.output import CommandInterruptedError, Result
 from blobsync.cli.query import IdArgument, OptionalIds, find_jobs, followed, newest_job, note_all, note_left_behind
 from blobsync.cli.session import (
     ITS_NAME,
     NO_CLUSTER,
-    CommandInterruptedError,
     Commands,
     Session,
     argument,
-    command,
     option,
     with_consent,
 )
-from blobsync.cli.text_width import columns_of, cut, wrapped
+from blobsync.cli.text_width import cut
 from blobsync.jobs.state_notes import state_line
 from blobsync.jobspec.submit_options import SubmitKeywords, read_pairs
 
@@ -70,13 +68,6 @@ def choose(session: Session, asked: SubmitKeywords) -> Sequence[Candidate]:
     return found
 
 
-def with_choice(result: Result, choice: Sequence[Candidate]) -> Result:
-    """The result of ``submit``, with the clusters that were considered."""
-    if choice:
-        result.data = {**result.data, "choice": [asdict(one) for one in choice]}
-    return result
-
-
 YesOption = Annotated[bool, option("-y", "--yes", help="Do not ask.")]
 CommandArgument = Annotated[
     list[str], argument(metavar="CMD...", help="The command with its own options, or one quoted shell line.")
@@ -87,17 +78,10 @@ OptionalCommand = Annotated[
 ]
 
 
-def register(app: Commands) -> None:
-    """Add these commands."""
-    command(app, "submit", ends_with_a_command=True)(submit)
-    command(app, "local", ends_with_a_command=True)(local)
-    command(app, "resubmit", takes=("cluster", "num_gpu"))(resubmit)
-    command(app, "a", takes=ITS_NAME)(abort)
-    command(app, "scale", takes=NO_CLUSTER)(scale)
-    command(app, "ssh", takes=NO_CLUSTER)(ssh)
-    command(app, "watch", takes=NO_CLUSTER)(watch)
+app = Commands()
 
 
+@app.command("submit")
 def submit(
     session: Session,
     asked: SubmitKeywords,
@@ -139,7 +123,10 @@ def submit(
         raise UsageError(f"-n {session.num_gpu} and --gpus {gpus} are two numbers", hint="use only one of them")
     choice = choose(session, asked)
     words, jobs = _of_file(session, cmd, file, cluster_file, asked)
-    return with_choice(_submitted(session, jobs, words, asked, dry_run=dry_run, wait=wait), choice)
+    result = _submitted(session, jobs, words, asked, dry_run=dry_run, wait=wait)
+    if choice:
+        result.data = {**result.data, "choice": [asdict(one) for one in choice]}
+    return result
 
 
 def _submitted(
@@ -171,10 +158,9 @@ def _of_file(
         raise UsageError("--file and a command are two jobs", hint="use only one of them")
     from blobsync.ancestors.convert import read_for
     from blobsync.config.loader import flattened, load_cluster
-    from blobsync.config.project_root import current_folder, find_project
     from blobsync.jobspec.make_spec import demand_platform
 
-    root = find_project(current_folder(session.environ), session.environ)
+    root = session.root()
     base = load_cluster(root, session.cluster, overrides=session.overrides(), environ=session.environ)
     demand_platform(base)
     found = read_for(base, file, cluster_file, session.environ)
@@ -184,6 +170,7 @@ def _of_file(
     return found.argv, jobs
 
 
+@app.command("local")
 def local(session: Session, cmd: CommandArgument) -> Result:
     """Run a command here, in the foreground, with the environment that it would have as a job.
 
@@ -201,6 +188,7 @@ def local(session: Session, cmd: CommandArgument) -> Result:
     return Result(exit_code=with_consent(session, project, lambda: project.jobs.run_here(cmd)))
 
 
+@app.command("resubmit", takes=("cluster", "num_gpu"))
 def resubmit(
     session: Session,
     ids: OptionalIds = None,
@@ -248,10 +236,8 @@ def resubmit(
 
 def _agree_to_run(session: Session, lines: Sequence[str]) -> None:
     """Ask about a job from a container, whatever the options: no one has seen its command here."""
-    columns = columns_of(sys.stderr)
     if sys.stdin.isatty():
-        with session.display.paused():
-            sys.stderr.writelines(f"{wrapped(line, columns)}\n" for line in lines)
+        show_lines(session, lines)
     confirm(session, "submit it?", hint="run this command on a terminal: it shows what would run, and asks")
 
 
@@ -305,6 +291,7 @@ def _named(records: Sequence[JobRecord]) -> str:
     return f"{count_text(len(records), 'job')}: {', '.join([*shown, *more])}"
 
 
+@app.command("a", takes=ITS_NAME)
 def abort(
     session: Session,
     ids: OptionalIds = None,
@@ -354,6 +341,7 @@ def _code_of(errors: Sequence[BlobsyncError], asked: int) -> int:
     return codes.pop() if len(codes) == 1 else ExitCode.FAILED
 
 
+@app.command("scale", takes=NO_CLUSTER)
 def scale(
     session: Session,
     id: IdArgument,
@@ -371,6 +359,7 @@ def scale(
     return Result({"jobs": [job_data(record)]}, [f"{record.run_id}: {nodes_text(record)}"])
 
 
+@app.command("ssh", takes=NO_CLUSTER)
 def ssh(
     session: Session,
     id: IdArgument,
@@ -392,6 +381,7 @@ def ssh(
     return Result(exit_code=jobs.ssh(id, node=node))
 
 
+@app.command("watch", takes=NO_CLUSTER)
 def watch(
     session: Session,
     id: IdArgument,

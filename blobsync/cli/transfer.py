@@ -13,6 +13,7 @@ from blobsync.base.errors import FailureCode, NothingMatchedError, UsageError
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.options import Option
+from blobsync.cli.confirm import can_ask, confirm
 from blobsync.cli.output import Result
 from blobsync.cli.session import (
     NO_CLUSTER,
@@ -21,7 +22,6 @@ from blobsync.cli.session import (
     OptionalPaths,
     Session,
     argument,
-    command,
     looking,
     option,
     with_consent,
@@ -83,15 +83,10 @@ class Far(NamedTuple):
         return project.with_source(self.source, paths[0], endpoint_url=url, anonymous=plain, looks=looks)
 
 
-def register(app: Commands) -> None:
-    """Add these commands."""
-    command(app, "u", takes=TWO_CLUSTERS)(upload)
-    command(app, "d", takes=TWO_CLUSTERS)(download)
-    command(app, "plan", looks=True, takes=TWO_CLUSTERS)(plan)
-    command(app, "apply", takes=NO_CLUSTER)(apply)
-    command(app, "verify", looks=True)(verify)
+app = Commands()
 
 
+@app.command("u", takes=TWO_CLUSTERS)
 def upload(
     session: Session,
     options: TransferWords,
@@ -115,11 +110,10 @@ def upload(
       blobsync u data/x --source s3://b/x     from a bucket, or from the web
       blobsync u --all                        every folder entry of the cluster
     """
-    from blobsync.plan.transfer_plan import Direction
-
-    return _transfer(session, Direction.UP, paths or [], options, far, dry_run=dry_run, yes=yes, full=full)
+    return _transfer(session, "u", paths or [], options, far, dry_run=dry_run, yes=yes, full=full)
 
 
+@app.command("d", takes=TWO_CLUSTERS)
 def download(
     session: Session,
     options: TransferWords,
@@ -140,11 +134,10 @@ def download(
       blobsync -f we3v32 d data/voc20           from cluster we3v32's storage
       blobsync d --all                          every folder entry of the cluster
     """
-    from blobsync.plan.transfer_plan import Direction
-
-    return _transfer(session, Direction.DOWN, paths or [], options, far, dry_run=dry_run, yes=yes, full=full)
+    return _transfer(session, "d", paths or [], options, far, dry_run=dry_run, yes=yes, full=full)
 
 
+@app.command("plan", looks=True, takes=TWO_CLUSTERS)
 def plan(
     session: Session,
     direction: Annotated[str, argument(metavar="u|d", help="u to upload, d to download.")],
@@ -175,6 +168,7 @@ def plan(
     return shown_plan(session, project, made, full=full)
 
 
+@app.command("apply", takes=NO_CLUSTER)
 def apply(
     session: Session,
     file: Annotated[Path, argument(metavar="PLAN", help="A file saved with 'blobsync plan --save'.")],
@@ -199,6 +193,7 @@ def apply(
     return carried_out(session, project, made, yes=yes, full=full)
 
 
+@app.command("verify", looks=True)
 def verify(
     session: Session,
     paths: OptionalPaths = None,
@@ -251,7 +246,7 @@ def _verified(project: Project, paths: Sequence[str], *, every: bool, deep: bool
 
 def _transfer(
     session: Session,
-    direction: Direction,
+    word: str,
     paths: list[str],
     options: TransferOptions,
     far: Far,
@@ -260,6 +255,7 @@ def _transfer(
     yes: bool,
     full: bool,
 ) -> Result:
+    direction = _direction(word)
     with looking():
         project = far.of(session.project(copies=True), paths)
         _tell_of_others(session, project, paths, asks=not (dry_run or yes))
@@ -283,8 +279,6 @@ def _transfer(
 def _is_for_good(session: Session, made: TransferPlan, *, asks: bool) -> bool:
     """Whether a person agrees that what the trash cannot hold is replaced and deleted without it."""
     for refusal in made.refusals if asks else ():
-        from blobsync.cli.confirm import can_ask, confirm
-
         if refusal.code is FailureCode.TRASH_TOO_SMALL and can_ask(session):
             confirm(session, f"{refusal.message}: replace and delete them for good?")
             return True
@@ -296,7 +290,6 @@ def _tell_of_others(session: Session, project: Project, paths: Sequence[str], *,
     others = [each for each in project.running(paths).values() if not each.is_here or each.pid != os.getpid()]
     if not others:
         return
-    from blobsync.cli.confirm import can_ask, confirm
     from blobsync.cli.running_transfers import who_moves
 
     for each in others:
@@ -325,9 +318,7 @@ def _direction(word: str) -> Direction:
 def _plan(
     session: Session, project: Project, direction: Direction, paths: list[str], options: TransferOptions
 ) -> TransferPlan:
-    from blobsync.plan.transfer_plan import Direction
-
-    make = project.plan_upload if direction is Direction.UP else project.plan_download
+    make = project.plan_upload if direction.value == "u" else project.plan_download
     made = with_consent(session, project, lambda: make(paths, options))
     for warning in made.warnings:
         session.note(warning)
@@ -364,8 +355,6 @@ def carried_out(session: Session, project: Project, made: TransferPlan, *, yes: 
     if deletions and not yes:
         size = size_text(made.size(Action.DELETE))
         whose = f"that {made.undoes} created" if made.undoes else "that the source does not have"
-        from blobsync.cli.confirm import confirm
-
         confirm(session, f"delete {count_text(deletions, 'file')}, {size}, {whose}?")
     if made.bytes_to_transfer >= _LARGE:
         from blobsync.base.allocator import keep_freed_memory

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, size_text, zulu_text
+from blobsync.cli.confirm import confirm
 from blobsync.cli.output import Result
-from blobsync.cli.session import Commands, OptionalPaths, Session, argument, command, option
+from blobsync.cli.session import Commands, OptionalPaths, Session, argument, option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,16 +21,11 @@ _DAY = 86_400.0
 _NAMED = 100
 
 
-def register(app: Commands) -> None:
-    """Add these commands."""
-    group = app.group(
-        "trash", "The local files that a transfer replaced or deleted, for some days: ls, restore, empty."
-    )
-    command(group, "ls", looks=True)(trash_ls)
-    command(group, "restore")(trash_restore)
-    command(group, "empty")(trash_empty)
+app = Commands()
+group = app.group("trash", "The local files that a transfer replaced or deleted, for some days: ls, restore, empty.")
 
 
+@group.command("ls", looks=True)
 def trash_ls(
     session: Session,
     id: Annotated[str | None, argument(metavar="[ID]", help="Show the files of this run.")] = None,
@@ -54,6 +50,7 @@ def trash_ls(
     return Result({"runs": data, "bytes": size}, lines, wraps=True)
 
 
+@group.command("restore")
 def trash_restore(
     session: Session,
     id: IdArgument,
@@ -78,6 +75,7 @@ def trash_restore(
     return Result(data, [f"restored {count_text(len(done.files), 'file')}, {size_text(size)}"], done.failures, code)
 
 
+@group.command("empty")
 def trash_empty(
     session: Session,
     ids: Annotated[list[str] | None, argument(metavar="[ID]...", help="Only the files of these runs.")] = None,
@@ -96,8 +94,6 @@ def trash_empty(
     count, size = sum(len(run.files) for run in runs), sum(run.size for run in runs)
     what = f"{count_text(count, 'file')}, {size_text(size)}"
     if runs and not yes:
-        from blobsync.cli.confirm import confirm
-
         confirm(session, f"delete {what} for good?", looks="'blobsync trash ls' lists them")
     trash.empty(runs)
     data = {"ids": [run.id for run in runs], "deleted": count, "bytes": size}

@@ -9,7 +9,7 @@ from blobsync.base.errors import UsageError
 from blobsync.base.formatting import count_text
 from blobsync.cli.output import Result
 from blobsync.cli.query import IdArgument, find_jobs
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command, option
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, option
 
 if TYPE_CHECKING:
     from blobsync.tunnels.job_tunnel import JobTunnel
@@ -21,22 +21,16 @@ LocalPort = Annotated[
 ]
 
 
-def register(app: Commands) -> None:
-    """Add these commands."""
-    # A word that is no subcommand is the ID of a job: ``tunnel 3f2a`` is ``tunnel job 3f2a``.
-    group = app.group(
-        "tunnel",
-        "Open a port of a running job's node here: tunnel ID --port 8888. Or a tunnel with a name: add, open, ...",
-        else_word="job",
-    )
-    command(group, "job", takes=NO_CLUSTER)(tunnel_job)
-    command(group, "add", takes=NO_CLUSTER)(tunnel_add)
-    command(group, "ls", takes=NO_CLUSTER)(tunnel_ls)
-    command(group, "open", takes=NO_CLUSTER)(tunnel_open)
-    command(group, "close", takes=NO_CLUSTER)(tunnel_close)
-    command(group, "rm", takes=NO_CLUSTER)(tunnel_rm)
+app = Commands()
+# A word that is no subcommand is the ID of a job: ``tunnel 3f2a`` is ``tunnel job 3f2a``.
+group = app.group(
+    "tunnel",
+    "Open a port of a running job's node here: tunnel ID --port 8888. Or a tunnel with a name: add, open, ...",
+    else_word="job",
+)
 
 
+@group.command("job", takes=NO_CLUSTER)
 def tunnel_job(
     session: Session,
     id: IdArgument,
@@ -89,6 +83,7 @@ def _hold(session: Session, opened: JobTunnel) -> int:
     return 0
 
 
+@group.command("add", takes=NO_CLUSTER)
 def tunnel_add(
     session: Session,
     name: NameArgument,
@@ -138,6 +133,7 @@ def _entry(tunnel: NamedTunnel, local: int) -> list[str]:
     return list(tunnel.ssh_config(local)) if tunnel.leads_to_ssh else []
 
 
+@group.command("ls", takes=NO_CLUSTER)
 def tunnel_ls(session: Session) -> Result:
     """List the tunnels with a name, and which of them are open.
 
@@ -172,6 +168,7 @@ def _state_line(state: TunnelState) -> str:
     return f"{line}: closed, port {tunnel.local_port} here"
 
 
+@group.command("open", takes=NO_CLUSTER)
 def tunnel_open(
     session: Session,
     name: NameArgument,
@@ -194,6 +191,7 @@ def tunnel_open(
     return Result(data, [f"open at 127.0.0.1:{state.local_port}", *_entry(state.tunnel, state.local_port)])
 
 
+@group.command("close", takes=NO_CLUSTER)
 def tunnel_close(session: Session, name: NameArgument) -> Result:
     """Close a tunnel.
 
@@ -204,6 +202,7 @@ def tunnel_close(session: Session, name: NameArgument) -> Result:
     return Result({"name": name, "closed": was_open}, [f"{name}: closed" if was_open else f"{name}: was not open"])
 
 
+@group.command("rm", takes=NO_CLUSTER)
 def tunnel_rm(session: Session, name: NameArgument) -> Result:
     """Forget a tunnel that is closed.
 

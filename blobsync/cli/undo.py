@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from blobsync.cli.output import Result
-from blobsync.cli.session import ITS_NAME, Commands, OptionalPaths, Session, argument, command, looking, offers, option
+from blobsync.cli.session import ITS_NAME, Commands, OptionalPaths, Session, argument, looking, offers, option
 from blobsync.cli.transfer import DryRun, Full, carried_out, shown_plan
 
-
-def register(app: Commands) -> None:
-    """Add this command."""
-    command(app, "undo", takes=ITS_NAME)(undo)
+app = Commands()
 
 
+@app.command("undo", takes=ITS_NAME)
 def undo(
     session: Session,
     id: Annotated[

@@ -7,14 +7,12 @@ from typing import Annotated
 
 from blobsync.base.errors import UsageError
 from blobsync.cli.output import Result
-from blobsync.cli.session import Commands, Session, command, option
+from blobsync.cli.session import Commands, Session, option
+
+app = Commands()
 
 
-def register(app: Commands) -> None:
-    """Add this command."""
-    command(app, "web")(web)
-
-
+@app.command("web")
 def web(
     session: Session,
     port: Annotated[

@@ -95,8 +95,11 @@ class Keepers:
         self._records = RunningRecords(state, "keepers")
 
     def all(self) -> Mapping[str, KeeperState]:
-        """The keepers by their ids. Records of those that are gone are removed. Raises ``LocalFileError``."""
-        return self._records.alive(KeeperState)
+        """The keepers by their ids, the oldest first. Records of those that are gone are removed.
+
+        Raises ``LocalFileError``.
+        """
+        return dict(sorted(self._records.alive(KeeperState).items(), key=lambda each: each[1].began))
 
     def stop(self, chosen: Sequence[KeeperState]) -> None:
         """Ask these keepers to stop, and wait until they have.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from blobsync.cli.command_words import SECTIONS
-from blobsync.cli.session import Commands
 from blobsync.cli.suggestions import IN_OTHER_WORDS, OTHER_TOOLS
 from tools.docs_site.command_tree import commands
 
@@ -253,8 +252,7 @@ def test_other_names_are_the_same_command(cli: Cli) -> None:
 
 def test_every_registered_command_is_in_the_table() -> None:
     for module in {word.module for word in WORDS}:
-        app = Commands()
-        import_module(f"blobsync.cli.{module}").register(app)
+        app = import_module(f"blobsync.cli.{module}").app
         registered = {*app.commands, *app.groups}
         assert registered == {word.names[0] for word in WORDS if word.module == module}
 
