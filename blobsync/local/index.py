@@ -38,8 +38,18 @@ from blobsync.local.database import BATCH, ExpendableDatabase, Layout, storable
 from blobsync.local.sorted_runs import IN_MEMORY, Spill, Spool
 
 _T = TypeVar("_T")
-_Row = TypeVar("_Row", bound=tuple[Any, ...])
 
+# A page of the recorded paths with their ETags, and with their MD5s; and of what the container presumably holds, or
+# presumably lost. A record without a matching blob (``--keep`` makes such) says nothing about the container.
+_BELOW = "WHERE root = :root AND path > :after AND path < :end"
+_RECORDED = f"SELECT path, etag FROM pairs {_BELOW} ORDER BY path LIMIT :page"  # noqa: S608 - our own text
+_CONTENTS = f"SELECT path, md5 FROM pairs {_BELOW} ORDER BY path LIMIT :page"  # noqa: S608 - our own text
+_KNOWN = (
+    f"SELECT path, size, md5, etag FROM seen {_BELOW} UNION ALL"  # noqa: S608 - our own text
+    f" SELECT path, size, md5, etag FROM pairs {_BELOW}"
+    " AND etag <> '' AND NOT EXISTS (SELECT 1 FROM seen WHERE seen.root = pairs.root AND seen.path = pairs.path)"
+    " ORDER BY path LIMIT :page"
+)
 _SELECT = "SELECT path, size, md5, mtime_ns, ctime_ns, inode, source_etag, etag FROM pairs WHERE root = ? AND "
 # Rows read for each path that is looked up, before looking for the others one by one.
 _PASSED = 2
@@ -238,18 +248,14 @@ class PairIndex:
 
     def holding(self, md5s: Collection[bytes]) -> Iterator[tuple[str, bytes]]:
         """The recorded paths whose content has one of these MD5s, with that MD5."""
-        pages = self._pages("", content_page, "")
-        return ((path, md5) for path, md5 in pages if md5 in md5s)
+        return ((path, md5) for path, md5 in self._pages("", _CONTENTS) if md5 in md5s)
 
     def differences(self, folder: str, spill: Spill = IN_MEMORY, *, one_level: bool = False) -> Differences:
         """Compare a listing of ``folder`` (below both roots) with the records; ``spill`` is for the differences.
 
         ``one_level``: the listing contains only what lies directly in the folder.
         """
-        start, end = below(folder)
-        if one_level:
-            return Differences(self._pages(folder, partial(recorded_level, folder=folder), ""), spill)
-        return Differences(self._pages(folder, partial(recorded_page, end=end), start), spill)
+        return Differences(self._level(folder) if one_level else self._pages(folder, _RECORDED), spill)
 
     def remember_listing(self, folder: str, found: Differences, at: float, *, one_level: bool = False) -> None:
         """Store a complete listing of ``folder`` that began at the time ``at`` (seconds since 1970).
@@ -292,10 +298,9 @@ class PairIndex:
     def as_last_listed(self, folder: str) -> Iterator[tuple[str, RemoteState]]:
         """What the container presumably holds below ``folder``, in the order of the paths."""
         self._index.store_waiting()
-        start, end = below(folder)
-        for path, state in self._pages(folder, partial(known_page, end=end), start):
-            if state is not None:
-                yield path, state
+        for path, size, md5, etag in self._pages(folder, _KNOWN):
+            if etag != _GONE:
+                yield path, RemoteState(size, etag, md5)
 
     def blob_as_last_listed(self, path: str) -> RemoteState | None:
         """The same for one blob; None if there presumably is none."""
@@ -314,11 +319,32 @@ class PairIndex:
         """Which parts of ``folder`` were listed."""
         return self._index.read_listings(self._key, folder, partial(listed_in, folder=folder)) or Listed()
 
-    def _pages(self, folder: str, page: Callable[..., list[_Row]], start: str) -> Iterator[_Row]:
+    def _pages(self, folder: str, query: str) -> Iterator[Any]:
         """Rows below ``folder`` in the order of their paths, which come first; others may write between pages."""
-        while storable(folder) and (rows := self._index.read(self._key, partial(page, after=start))):
+        after, end = below(folder)
+
+        def page(db: sqlite3.Connection, root: int) -> list[Any]:
+            return db.execute(query, {"root": root, "after": after, "end": end, "page": PAGE}).fetchall()
+
+        while storable(folder) and (rows := self._index.read(self._key, page)):
             yield from rows
-            start = rows[-1][0]
+            after = rows[-1][0]
+
+    def _level(self, folder: str) -> Iterator[Any]:
+        """The recorded paths directly in ``folder`` and their ETags; skips what is below a sub-folder in one step."""
+        first, end = below(folder)
+        start = len(first)
+
+        def following(db: sqlite3.Connection, root: int) -> Any:
+            query = "SELECT path, etag FROM pairs WHERE root = ? AND path >= ? AND path < ? ORDER BY path LIMIT 1"
+            return db.execute(query, (root, first, end)).fetchone()
+
+        while storable(folder) and (row := self._index.read(self._key, following)):
+            name, slash, _ = row[0][start:].partition("/")
+            if not slash:
+                yield row
+            # Behind a folder: "0" follows "/".
+            first = f"{row[0][:start]}{name}0" if slash else f"{row[0]}\0"
 
 
 class BlobChecksums:
@@ -441,42 +467,9 @@ def below(folder: str) -> tuple[str, str]:
     return (f"{folder}/", f"{folder}0") if folder else ("", "\U0010ffff")
 
 
-def recorded_page(db: sqlite3.Connection, root: int, after: str, end: str) -> list[tuple[str, str]]:
-    """Some recorded paths and their ETags, in order, from ``after`` on (which is not among them)."""
-    query = "SELECT path, etag FROM pairs WHERE root = ? AND path > ? AND path < ? ORDER BY path LIMIT ?"
-    return db.execute(query, (root, after, end, PAGE)).fetchall()
-
-
-def content_page(db: sqlite3.Connection, root: int, after: str) -> list[tuple[str, bytes]]:
-    """Some recorded paths with their MD5s, in order, from ``after`` on (which is not among them)."""
-    query = "SELECT path, md5 FROM pairs WHERE root = ? AND path > ? ORDER BY path LIMIT ?"
-    return db.execute(query, (root, after, PAGE)).fetchall()
-
-
 def level_of(folder: str) -> str:
     """The key for one level of ``folder`` in the table of listings; no path ends like it."""
     return f"{folder}/"
-
-
-def recorded_level(db: sqlite3.Connection, root: int, folder: str, after: str) -> list[tuple[str, str]]:
-    """Some recorded paths directly in ``folder`` and their ETags, in order, from ``after`` on (``""``: the first).
-
-    Skips everything below a sub-folder in one step.
-    """
-    start, end = below(folder)
-    # The next path after a file is the file's path and a NUL; after a folder, the path with the "0" that follows "/".
-    first = f"{after}\0" if after else start
-    found: list[tuple[str, str]] = []
-    query = "SELECT path, etag FROM pairs WHERE root = ? AND path >= ? AND path < ? ORDER BY path LIMIT 1"
-    while len(found) < PAGE and (row := db.execute(query, (root, first, end)).fetchone()) is not None:
-        path, etag = row
-        name, slash, _ = path[len(start) :].partition("/")
-        if slash:
-            first = f"{start}{name}0"
-        else:
-            found.append((path, etag))
-            first = f"{path}\0"
-    return found
 
 
 def forget_level(db: sqlite3.Connection, root: int, folder: str) -> None:
@@ -564,19 +557,3 @@ def known_blob(db: sqlite3.Connection, root: int, path: str) -> RemoteState | No
         if row is not None:
             return RemoteState(row[0], row[2], row[1]) if row[2] else None
     return None
-
-
-def known_page(db: sqlite3.Connection, root: int, after: str, end: str) -> list[tuple[str, RemoteState | None]]:
-    """Some paths that the container presumably holds, or presumably lost (None), in order, from ``after`` on.
-
-    A record without a matching blob (``--keep`` makes such) says nothing about the container.
-    """
-    query = (
-        "SELECT path, size, md5, etag FROM seen WHERE root = :root AND path > :after AND path < :end"
-        " UNION ALL"
-        " SELECT path, size, md5, etag FROM pairs WHERE root = :root AND path > :after AND path < :end AND etag <> ''"
-        " AND NOT EXISTS (SELECT 1 FROM seen WHERE seen.root = pairs.root AND seen.path = pairs.path)"
-        " ORDER BY path LIMIT :page"
-    )
-    rows = db.execute(query, {"root": root, "after": after, "end": end, "page": PAGE})
-    return [(path, None if etag == _GONE else RemoteState(size, etag, md5)) for path, size, md5, etag in rows]
