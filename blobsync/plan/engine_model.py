@@ -180,12 +180,7 @@ def _md5_of_largest(work: Work) -> float:
 
 
 def _text(seconds: float) -> str:
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{round(minutes / 60)} h"
+    return f"{seconds:.1f} s" if seconds < 9.95 else duration_text(seconds)
 
 
 # Minimum of work for each process, in CPU seconds. Starting one costs 0.2, and each of its files 0.00005 in the parent:
@@ -224,8 +219,7 @@ def choose_processes(requested: int | None, work: Work, cap_mbps: float | None =
     seconds = seconds_in_turn(work)
     if cap_mbps and work.size * 8 / (cap_mbps * 1e6) > seconds:
         return ProcessChoice(1, "--cap-mbps is the limit, not the CPU")
-    amount = f"{seconds:.1f} s" if seconds < 10 else duration_text(seconds)
-    took = f"one would need about {amount} of CPU for the files"
+    took = f"one would need about {_text(seconds)} of CPU for the files"
     count = min(work.cores, _MOST, int(seconds / LEAST_SECONDS))
     if count < 2:
         return ProcessChoice(1, f"{took}; a second one is worth it from {2 * LEAST_SECONDS:g} s on")
