@@ -113,7 +113,6 @@ def list_sets(
     warn: Callable[[str], None],
     *,
     job: Restarted | None = None,
-    now: Callable[[], float] = time.time,
 ) -> list[Checkpoint]:
     """The sets of a folder, the last one first; ``job``: only those that it can go on from, and what its lineage has
     without a mark, as far as that is known."""
@@ -135,7 +134,7 @@ def list_sets(
     here = {one.name: one for one in checkpoint_sets.sets_in(place.pattern, dict(files_of(place.here)))}
     found = []
     for mark, is_sealed in marked:
-        one = _marked(place, marks, mark, here.get(mark.stored), now())
+        one = _marked(place, marks, mark, here.get(mark.stored))
         is_next = (mark.lineage, mark.stored) in following
         missing = one.missing or ("" if is_sealed or is_next else NO_SEAL)
         found.append(replace(one, sealed=is_sealed, is_next=is_next, missing=missing))
@@ -147,7 +146,7 @@ def list_sets(
         if name in known or (job is not None and not is_of):
             # Another lineage's.
             continue
-        found.append(_unmarked(place, name, here.get(name), there.get(name), now()))
+        found.append(_unmarked(place, name, here.get(name), there.get(name)))
     return sorted(found, key=lambda each: (each.step if each.step is not None else -1, each.time or 0), reverse=True)
 
 
@@ -177,9 +176,9 @@ def _next_of(rule: CheckpointRule, marks: Marks, writer: Writer) -> tuple[str, s
     return (mark.lineage, mark.stored) if mark else ("", "")
 
 
-def _marked(place: SetsPlace, marks: Marks, mark: Mark, here: FileSet | None, now: float) -> Checkpoint:
+def _marked(place: SetsPlace, marks: Marks, mark: Mark, here: FileSet | None) -> Checkpoint:
     why = marks.mismatch(mark)
-    state, missing = _state_here(place, here, now)
+    state, missing = _state_here(place, here)
     return Checkpoint(
         f"{place.shown}/{mark.stored}",
         mark.step,
@@ -194,8 +193,8 @@ def _marked(place: SetsPlace, marks: Marks, mark: Mark, here: FileSet | None, no
     )
 
 
-def _unmarked(place: SetsPlace, name: str, here: FileSet | None, there: FileSet | None, now: float) -> Checkpoint:
-    state, missing = _state_here(place, here, now)
+def _unmarked(place: SetsPlace, name: str, here: FileSet | None, there: FileSet | None) -> Checkpoint:
+    state, missing = _state_here(place, here)
     shown = here or there
     files, size = (len(shown.files), shown.size) if shown else (0, 0)
     lacking = _lacking(place, there) if there else ""
@@ -211,11 +210,11 @@ def _unmarked(place: SetsPlace, name: str, here: FileSet | None, there: FileSet 
     )
 
 
-def _state_here(place: SetsPlace, here: FileSet | None, now: float) -> tuple[str, str]:
+def _state_here(place: SetsPlace, here: FileSet | None) -> tuple[str, str]:
     if here is None:
         return NONE, ""
     told = told_of(place.here / here.name, None)
-    judged = checkpoint_sets.judge(place.rule, here, FolderContent(place.here), now, told=told)
+    judged = checkpoint_sets.judge(place.rule, here, FolderContent(place.here), time.time(), told=told)
     return (COMPLETE, "") if judged.is_complete else (HALF, judged.missing)
 
 
