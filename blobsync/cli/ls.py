@@ -79,7 +79,7 @@ def du(session: Session, paths: OptionalPaths = None) -> Result:
 def _matching(project: Project, paths: Iterable[str]) -> list[str]:
     """The paths, with each pattern replaced by its matches."""
     from blobsync.plan.wildcards import is_pattern
-    from blobsync.project.wildcards import pattern_matches
+    from blobsync.project.browse import pattern_matches
 
     found: list[str] = []
     for path in paths:
@@ -185,7 +185,7 @@ def duration(text: str) -> timedelta:
 def _entries(
     project: Project, paths: Iterable[str], *, recursive: bool, at: str | None = None
 ) -> Iterator[ListingEntry]:
-    from blobsync.project.wildcards import list_matching
+    from blobsync.project.browse import list_matching
 
     for path in paths:
         if at is not None:

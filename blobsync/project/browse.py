@@ -6,8 +6,11 @@ import os
 import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from typing import TypeAlias
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError
 from blobsync.base.file_states import LocalState, regular_only
@@ -21,7 +24,7 @@ from blobsync.plan.pairing import known_equal
 from blobsync.plan.parallel_listing import list_wide
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.survey import Listing, hash_with_crc64, known_crc64s
-from blobsync.plan.wildcards import is_pattern
+from blobsync.plan.wildcards import ABOUT_PATTERNS, fitting, is_pattern, split_pattern
 from blobsync.store.open_locations import Connections, OpenBlob, OpenLocation
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.fresh_look import remote_state
@@ -145,6 +148,57 @@ def _below(
             yield _entry(f"{shown}/{item.name[start:]}", item)
     if listing is not None:
         listing.ended()
+
+
+# ``Project.list``.
+Lister: TypeAlias = Callable[..., Iterator[ListingEntry]]
+
+
+def list_matching(listing: Lister, path: str, *, recursive: bool) -> Iterator[ListingEntry]:
+    """List the blob or folder of exactly this name as ``ls`` does; else the matches of the pattern.
+
+    A matching folder is one entry, with ``recursive`` everything below it. Raises ``NothingMatchedError``.
+    """
+    if not is_pattern(path):
+        yield from listing(path, recursive=recursive)
+        return
+    exact = listing(path, recursive=recursive)
+    with suppress(NothingMatchedError):
+        yield from chain([next(exact)], exact)
+        return
+    for found, entry in pattern_matches(listing, path):
+        if recursive and entry.is_folder:
+            yield from listing(found, recursive=True)
+        else:
+            yield entry
+
+
+def pattern_matches(listing: Lister, path: str) -> Iterator[tuple[str, ListingEntry]]:
+    """The matches of the pattern, sorted by name, as paths for other commands, with their entries in a listing.
+
+    Raises ``NothingMatchedError``."""
+    found = list(_matches(listing, *split_pattern(path)))
+    if not found:
+        raise NothingMatchedError(
+            f"{path}: no blob or folder matches",
+            hint=ABOUT_PATTERNS,
+            path=path,
+        )
+    yield from found
+
+
+def _matches(listing: Lister, parent: str, parts: list[str]) -> Iterator[tuple[str, ListingEntry]]:
+    fits = fitting(parts[0])
+    lead = f"{parent}/" if parent else ""
+    with suppress(NothingMatchedError):
+        for entry in sorted(listing(parent or "."), key=lambda one: one.path):
+            name = entry.path.rstrip("/").rpartition("/")[2]
+            if not fits(name):
+                continue
+            if len(parts) == 1:
+                yield f"{lead}{name}", entry
+            elif entry.is_folder:
+                yield from _matches(listing, f"{lead}{name}", parts[1:])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
