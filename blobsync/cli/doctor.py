@@ -51,8 +51,7 @@ def _findings(session: Session) -> Iterator[tuple[str, CheckResult]]:
     from blobsync.base.check_results import failed_check
     from blobsync.config.loader import cluster_names, load_cluster
     from blobsync.config.project_root import CLUSTER_VARIABLE
-    from blobsync.project.doctor import diagnose
-    from blobsync.project.leftovers import examine_downloads
+    from blobsync.project.doctor import diagnose, examine_downloads
 
     root = session.root()
     names: tuple[str | None, ...] = cluster_names(root)

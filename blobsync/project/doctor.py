@@ -6,12 +6,15 @@ User data is not changed: doctor writes one blob with its own name and removes i
 from __future__ import annotations
 
 import hashlib
+import os
+import shlex
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import islice
+from pathlib import Path
 
 from blobsync.azcopy.binary import Found, find_azcopy
 from blobsync.azcopy.sandbox import Landlock
@@ -23,15 +26,18 @@ from blobsync.base.errors import (
     ContainerNotFoundError,
     CredentialError,
     FailureCode,
+    LocalFileError,
     LoginRequiredError,
     StorageError,
+    UntrustedStateError,
 )
 from blobsync.base.locations import BlobContainer
 from blobsync.base.user_folders import environment
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.preflight import examine_jobs
 from blobsync.local.names import new_temporary_name
-from blobsync.project.leftovers import leftover_blocks
+from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
+from blobsync.local.state_dir import open_state_dir
 from blobsync.store import sas_token
 from blobsync.store.azure_identity import identity_used
 from blobsync.store.connect import check_sas, connect, signer_for
@@ -50,6 +56,13 @@ WARN_SKEW_SECONDS = 60.0
 _RETRY = RetryPolicy(tries=3, patience=20.0)
 _TIMEOUTS = Timeouts(connect=5.0, read=15.0)
 
+
+# To be quick, only the first 10,000 names below each folder are searched, and this many are examined.
+_PAGES = 2
+_CLOSER = 50
+# Maximum number of unfinished downloads that are listed, and what their results are about.
+_NAMED = 20
+_PROJECT = "this project"
 
 ConnectRest = Callable[[StorageAccount], RestBlobStore]
 _UNCONFINED = "the kernel cannot confine it (no Landlock), so it downloads only from lists of names"
@@ -327,9 +340,24 @@ def _account(about: str, store: RestBlobStore) -> Iterator[CheckResult]:
     yield CheckResult(about, "recovery", status, f"the container {found.recovery}", hint)
 
 
+def _leftover_blocks(store: RestBlobStore, folders: Iterable[str]) -> dict[str, int]:
+    """The names of blobs with only uncommitted blocks, which no ordinary listing has, and the bytes of these.
+
+    Searches quickly below ``folders`` (each ends with ``/``, or is empty).
+    """
+    found: dict[str, int] = {}
+    for folder in folders:
+        for name in islice(store.without_content(folder, _PAGES), _CLOSER):
+            blocks = store.block_list(name)
+            # An existing blob may have such blocks as well, but the listing does not show it.
+            if blocks is not None and blocks.uncommitted and not blocks.committed and store.head(name) is None:
+                found[name] = sum(block.size for block in blocks.uncommitted)
+    return found
+
+
 def _leftovers(about: str, store: RestBlobStore, folders: Iterable[str]) -> Iterator[CheckResult]:
     try:
-        found = leftover_blocks(store, folders)
+        found = _leftover_blocks(store, folders)
     except BlobsyncError as error:
         yield failed_check(about, "leftovers", error, CheckStatus.WARN)
         return
@@ -360,3 +388,42 @@ def _untried(finding: CheckResult) -> CheckResult:
     if finding.status is not CheckStatus.OK:
         return finding
     return replace(finding, status=CheckStatus.UNTRIED, detail=f"{finding.detail}; the service has not confirmed it")
+
+
+def examine_downloads(root: Path, environ: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Each unfinished download of the project at ``root``, with its bytes on the disk. Changes nothing."""
+    said: list[str] = []
+    try:
+        records = RangeRecords(open_state_dir(root, environ, said.append))
+        found = sorted(records.all(), key=lambda each: each[0].destination)
+    except (LocalFileError, UntrustedStateError) as error:
+        yield failed_check(_PROJECT, "state", error)
+        return
+    for text in said:
+        yield CheckResult(_PROJECT, "state", CheckStatus.WARN, text)
+    for of, size in found[:_NAMED]:
+        shown = _shown(root, of.destination)
+        detail = (
+            f"{shown} is not finished: {size:,} of {of.size:,} bytes are here, in"
+            f" {_shown(root, of.part_path)} ({_on_disk(of):,} bytes on disk)"
+        )
+        hint = f"'blobsync d {shlex.quote(shown)}' resumes from there; after a week the next transfer removes it"
+        yield CheckResult(_PROJECT, "downloads", CheckStatus.WARN, detail, hint)
+    if len(found) > _NAMED:
+        size = sum(size for _, size in found[_NAMED:])
+        detail = f"{len(found) - _NAMED:,} more are not finished, with {size:,} bytes"
+        yield CheckResult(_PROJECT, "downloads", CheckStatus.WARN, detail)
+
+
+def _shown(root: Path, path: str) -> str:
+    """As a user types it: from the project's root, if it is below."""
+    relative = os.path.relpath(path, root)
+    return path if relative.startswith("..") else relative
+
+
+def _on_disk(of: UnfinishedDownload) -> int:
+    try:
+        # Blocks of 512 bytes on every file system: stat(2).
+        return os.lstat(of.part_path).st_blocks * 512
+    except OSError:
+        return 0

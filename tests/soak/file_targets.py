@@ -31,7 +31,7 @@ from blobsync.local.state_dir import open_state_dir
 from blobsync.plan.progress import Progress, WorkerProgress
 from blobsync.plan.saved_plan import load
 from blobsync.plan.transfer_plan import Action, Direction
-from blobsync.project.leftovers import examine_downloads
+from blobsync.project.doctor import examine_downloads
 from blobsync.project.transfer_history import RunningTransfer, RunningTransfers
 from tests.cli.test_reports import _plan as make_plan
 from tests.fakes.jobs import make_spec

@@ -30,7 +30,7 @@ from blobsync.local.state_dir import (
     own_folder,
     trust_state,
 )
-from blobsync.project.leftovers import examine_downloads
+from blobsync.project.doctor import examine_downloads
 
 
 @pytest.fixture
