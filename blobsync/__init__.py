@@ -25,77 +25,7 @@ if TYPE_CHECKING:
         NodeBounds as NodeBounds,
     )
     from blobsync.backends.protocol import ClusterSummary as ClusterSummary, Holder as Holder
-    from blobsync.base.errors import (
-        AccessDeniedError as AccessDeniedError,
-        AmbiguousJobError as AmbiguousJobError,
-        ArchiveError as ArchiveError,
-        AzcopyError as AzcopyError,
-        AzcopyInstallError as AzcopyInstallError,
-        AzcopyNotFoundError as AzcopyNotFoundError,
-        AzcopyVersionError as AzcopyVersionError,
-        BackendBusyError as BackendBusyError,
-        BackendDeniedError as BackendDeniedError,
-        BackendFailingError as BackendFailingError,
-        BackendUnavailableError as BackendUnavailableError,
-        BlobNotFoundError as BlobNotFoundError,
-        BlobsyncError as BlobsyncError,
-        ChecksumError as ChecksumError,
-        ConfigError as ConfigError,
-        ConfigNotFoundError as ConfigNotFoundError,
-        ContainerNotFoundError as ContainerNotFoundError,
-        CopySourceRefusedError as CopySourceRefusedError,
-        CredentialError as CredentialError,
-        DiskFullError as DiskFullError,
-        DiskTooSmallError as DiskTooSmallError,
-        TrashTooSmallError as TrashTooSmallError,
-        UndoImpossibleError as UndoImpossibleError,
-        EmulatorError as EmulatorError,
-        FailureCode as FailureCode,
-        FileFailure as FileFailure,
-        ForeignProjectError as ForeignProjectError,
-        IgnorePatternError as IgnorePatternError,
-        IncompleteTransferError as IncompleteTransferError,
-        JobError as JobError,
-        JobNotFoundError as JobNotFoundError,
-        LocalFileError as LocalFileError,
-        LockError as LockError,
-        LoginRequiredError as LoginRequiredError,
-        LostContactError as LostContactError,
-        LostContentError as LostContentError,
-        MappingError as MappingError,
-        MirrorRefusedError as MirrorRefusedError,
-        NothingMatchedError as NothingMatchedError,
-        OpenStateError as OpenStateError,
-        OutsideProjectError as OutsideProjectError,
-        PlanError as PlanError,
-        PlanFileError as PlanFileError,
-        PreconditionFailedError as PreconditionFailedError,
-        ProcessError as ProcessError,
-        ProcessTimeoutError as ProcessTimeoutError,
-        Retry as Retry,
-        SasExpiredError as SasExpiredError,
-        SasPermissionError as SasPermissionError,
-        SecretsFoundError as SecretsFoundError,
-        ShapeConflictError as ShapeConflictError,
-        SourceChangedError as SourceChangedError,
-        SpreadBusyError as SpreadBusyError,
-        StorageError as StorageError,
-        StorageUnreachableError as StorageUnreachableError,
-        SubmissionError as SubmissionError,
-        SubmissionUnknownError as SubmissionUnknownError,
-        ThrottledError as ThrottledError,
-        TooManyTasksError as TooManyTasksError,
-        TransferCancelledError as TransferCancelledError,
-        UnknownClusterError as UnknownClusterError,
-        UnmappedPathError as UnmappedPathError,
-        UnsafeNameError as UnsafeNameError,
-        UnsafeNamesError as UnsafeNamesError,
-        UntrustedCodeError as UntrustedCodeError,
-        UntrustedDockerError as UntrustedDockerError,
-        UntrustedLinkError as UntrustedLinkError,
-        UntrustedStateError as UntrustedStateError,
-        UsageError as UsageError,
-    )
+    from blobsync.base.errors import *  # noqa: F403 - each of them
     from blobsync.base.exit_codes import ExitCode as ExitCode
     from blobsync.base.events import (
         BytesMoved as BytesMoved,
@@ -253,6 +183,7 @@ if TYPE_CHECKING:
 
 __version__: str
 
+_ERRORS = "blobsync.base.errors"
 # In their rooms it goes without saying what they are about.
 _RENAMED = {"Decision": "CodeDecision", "State": "JobState"}
 
@@ -265,10 +196,11 @@ def _homes() -> dict[str, tuple[str, str]]:
 
     source = (pkgutil.get_data(__name__, "__init__.py") or b"").decode()
     found: dict[str, tuple[str, str]] = {}
-    for module, some, one_line in re.findall(r"\n    from (blobsync\.[\w.]+) import (?:\(([^)]*)\)|(.*))", source):
+    for module, some, one_line in re.findall(r"\n    from (blobsync\.[\w.]+) import (?:\(([^)]*)\)|(\w.*))", source):
         for name in re.findall(r"(\w+)(?: as \w+)?", some or one_line):
             found[_RENAMED.get(name, name)] = (module, name)
-    return found
+    errors = vars(import_module(_ERRORS)).items()
+    return found | {name: (_ERRORS, name) for name, value in errors if getattr(value, "__module__", "") == _ERRORS}
 
 
 def __getattr__(name: str) -> object:
