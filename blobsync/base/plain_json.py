@@ -10,8 +10,11 @@ from contextlib import suppress
 from enum import Enum
 from functools import lru_cache
 from itertools import repeat
+from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+
+from blobsync.base.redaction import Secret
 
 _T = TypeVar("_T")
 
@@ -46,12 +49,12 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
 
 
 def made_of(kind: type[_T], values: object, *, newer: bool = False) -> _T:
-    """The dataclass ``kind`` from what :func:`dataclasses.asdict` or ``astuple`` of one became in JSON.
+    """The dataclass or ``NamedTuple`` from what :func:`dataclasses.asdict` or ``astuple`` of one became in JSON.
 
-    Lists become tuples, words members of an ``Enum``, and objects other dataclasses, as the fields declare it; what is
-    missing has the field's default. Of a ``TypedDict`` it demands only that it is a mapping: its values may be of
-    another version of blobsync. ``newer``: fields that ``kind`` does not have are left out, as of a newer version.
-    Raises ``ValueError`` for anything else.
+    Lists become tuples, texts paths, secrets and members of an ``Enum``, and objects other dataclasses, as the fields
+    declare it; what is missing has the field's default. Of a ``TypedDict`` it demands only that it is a mapping: its
+    values may be of another version of blobsync. ``newer``: fields that ``kind`` does not have are left out, as of a
+    newer version. Raises ``ValueError`` for anything else.
     """
     made: Any = kind
     hints = _fields(made)
@@ -68,10 +71,15 @@ def made_of(kind: type[_T], values: object, *, newer: bool = False) -> _T:
         raise ValueError(f"fields of a {kind.__name__} are missing") from error
 
 
+# Classes whose values are texts in JSON.
+_OF_TEXT = (Path, Secret)
+
+
 @lru_cache(maxsize=64)
 def _fields(kind: Any) -> dict[str, Any]:
     hints = get_type_hints(kind)
-    return {each.name: hints[each.name] for each in dataclasses.fields(kind)}
+    names = getattr(kind, "_fields", None) or [each.name for each in dataclasses.fields(kind)]
+    return {name: hints[name] for name in names}
 
 
 def _made(name: str, value: Any, hint: Any, *, newer: bool) -> Any:
@@ -82,9 +90,9 @@ def _made(name: str, value: Any, hint: Any, *, newer: bool) -> Any:
     elif hint is int or hint is float:
         # 1e999 is read as infinity.
         fits = isinstance(value, (int, hint)) and not isinstance(value, bool) and abs(value) != math.inf
-    elif isinstance(hint, type) and issubclass(hint, Enum):
+    elif (hint in _OF_TEXT and isinstance(value, str)) or (isinstance(hint, type) and issubclass(hint, Enum)):
         return hint(value)
-    elif hasattr(hint, "__dataclass_fields__"):
+    elif hasattr(hint, "__dataclass_fields__") or hasattr(hint, "_fields"):
         return made_of(hint, value, newer=newer)
     elif origin := get_origin(hint):
         return _made_of_several(name, value, origin, get_args(hint), newer=newer)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.base.errors import EmulatorError
-from blobsync.base.plain_json import parse_object
+from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.redaction import Secret
 from blobsync.base.user_folders import make_private, replace_file
 
@@ -42,14 +42,13 @@ def kept_account(folder: Path) -> KeptAccount:
     try:
         if not file.exists():
             return _keep(folder, KeptAccount(new_key(), _first_port()))
-        values = parse_object(file.read_text(encoding="utf-8"))
-        port = int(values["port"])
-        if not isinstance(values["key"], str) or not 0 < port <= _LAST_PORT:
+        kept = made_of(KeptAccount, parse_object(file.read_text(encoding="utf-8")))
+        if not 0 < kept.port <= _LAST_PORT:
             raise ValueError("not what was kept")
-        return KeptAccount(Secret(values["key"]), port)
+        return kept
     except OSError as error:
         raise EmulatorError(f"{file} cannot be used: {error.strerror}", hint="set XDG_DATA_HOME") from error
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
+    except ValueError as error:
         raise EmulatorError(f"{file} is damaged", hint=f"rm {file}, then create the account files again") from error
 
 

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from blobsync.base.errors import CredentialError, FailureCode, LoginRequiredError, SasExpiredError, SasPermissionError
-from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation
-from blobsync.base.plain_json import parse_object
+from blobsync.base.locations import BlobLocation, LocalLocation
+from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.local.state_dir import StateDir
 from blobsync.store.rest.request_signing import BearerSigner, SasSigner, SharedKeySigner, Signer
 
-VERSION = 1
+VERSION = 2
 
 # The environment variables that transports read; a proxy's URL may hold a password.
 _FOR_TRANSPORT = (
@@ -86,50 +85,19 @@ def transport_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def orders_line(orders: WorkerOrders) -> str:
     """The orders as one line, which is a secret."""
-    return json.dumps(
-        {
-            "blobsync_orders": VERSION,
-            "source": _end_values(orders.source),
-            "destination": _end_values(orders.destination),
-            "processes": orders.processes,
-            "cap_mbps": orders.cap_mbps,
-            "environ": dict(orders.environ),
-            "state": [str(orders.state.root), orders.state.lasting] if orders.state else None,
-        }
-    )
+    return json.dumps({"blobsync_orders": VERSION, **asdict(orders)}, default=_text_of)
 
 
-def _end_values(end: EndOrders) -> dict[str, Any]:
-    if isinstance(end, LocalLocation):
-        return end.to_json()
-    place = end.location.container
-    secret = end.secret.reveal() if end.secret else None
-    return {
-        "container": [place.account, place.name, place.endpoint],
-        "name": end.location.name,
-        "credential": end.credential,
-        "secret": secret,
-    }
+def _text_of(value: object) -> str:
+    return value.reveal() if isinstance(value, Secret) else str(value)
 
 
 def read_orders(line: str) -> WorkerOrders:
     """Read the orders of a coordinator of the same version. Raises ``ValueError``, which quotes nothing."""
     values = parse_object(line)
-    if values.get("blobsync_orders") != VERSION:
+    if values.pop("blobsync_orders", None) != VERSION:
         raise ValueError(f"not orders of version {VERSION}")
-    try:
-        ends = _end_of(values["source"]), _end_of(values["destination"])
-        state = StateDir(Path(values["state"][0]), values["state"][1]) if values["state"] else None
-        return WorkerOrders(*ends, int(values["processes"]), values["cap_mbps"], dict(values["environ"]), state)
-    except (KeyError, TypeError) as error:
-        raise ValueError("the orders are not complete") from error
-
-
-def _end_of(values: Mapping[str, Any]) -> EndOrders:
-    if "root" in values:
-        return LocalLocation.from_json(values)
-    secret = Secret(values["secret"]) if values["secret"] is not None else None
-    return RemoteOrders(BlobContainer(*values["container"]).child(values["name"]), values["credential"], secret)
+    return made_of(WorkerOrders, values)
 
 
 @dataclass(frozen=True, slots=True)

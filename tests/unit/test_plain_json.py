@@ -6,11 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, field
 from enum import Enum
-from typing import Any, Literal, TypedDict
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import pytest
 
 from blobsync.base.plain_json import made_of, parse_json
+from blobsync.base.redaction import Secret
 
 
 class Colour(str, Enum):
@@ -19,6 +21,11 @@ class Colour(str, Enum):
 
 class Free(TypedDict, total=False):
     known: int
+
+
+class Place(NamedTuple):
+    folder: Path
+    key: Secret | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,7 @@ class Whole:
     texts: Mapping[str, str] = field(default_factory=dict)
     free: Free = field(default_factory=Free)
     anything: Any = None
+    place: Place | None = None
 
 
 FULL = Whole(1, Colour.RED, "b", (Part("x", (1.5, 2)),), Part("y"), True, 2.0, {"a": "b"}, {"known": 3}, [1, {}])
@@ -48,6 +56,8 @@ def test_what_was_written_comes_back() -> None:
     assert made_of(Whole, parse_json(json.dumps(asdict(FULL)))) == FULL
     assert made_of(Part, json.loads(json.dumps(astuple(Part("x", (1.5, 2)))))) == Part("x", (1.5, 2))
     assert made_of(Whole, {"count": 1, "colour": "red"}) == Whole(1, Colour.RED)
+    assert made_of(Place, ["/x", "a key"]) == made_of(Place, {"folder": "/x", "key": "a key"})
+    assert made_of(Place, ["/x", "a key"]) == Place(Path("/x"), Secret("a key"))
     assert made_of(Whole, {"count": 1, "colour": "red", "free": {"of_a_newer_version": []}}).free
 
 
@@ -75,6 +85,9 @@ def test_what_was_written_comes_back() -> None:
         {"texts": {"a": 1}},
         {"texts": []},
         {"free": []},
+        {"place": [5]},
+        {"place": ["/x", 5]},
+        {"place": ["/x", "a key", None]},
         {"more": 1},
     ],
 )

@@ -67,9 +67,9 @@ def test_orders_without_a_folder_for_state_have_none(tmp_path: Path) -> None:
 
 def test_orders_of_another_version_are_refused(tmp_path: Path) -> None:
     values = json.loads(orders_line(_orders(tmp_path, _SIGNERS[0])))
-    assert values["blobsync_orders"] == 1
-    for version in (0, 2, None):
-        with pytest.raises(ValueError, match="not orders of version 1"):
+    assert values["blobsync_orders"] == 2
+    for version in (0, 1, None):
+        with pytest.raises(ValueError, match="not orders of version 2"):
             read_orders(json.dumps({**values, "blobsync_orders": version}))
 
 
@@ -90,9 +90,9 @@ def test_orders_are_immutable(tmp_path: Path) -> None:
         assert not hasattr(value, "__dict__")
 
 
-@pytest.mark.parametrize("line", ["", "[]", "{}", '{"blobsync_orders": 2}', '{"blobsync_orders": 1}'])
+@pytest.mark.parametrize("line", ["", "[]", "{}", '{"blobsync_orders": 1}', '{"blobsync_orders": 2}'])
 def test_invalid_orders_are_refused(line: str) -> None:
-    with pytest.raises(ValueError, match=r"JSON|object|orders|Expecting"):
+    with pytest.raises(ValueError, match=r"JSON|object|orders|Expecting|missing"):
         read_orders(line)
 
 
