@@ -40,17 +40,8 @@ _NEVER = {
     ".svn": "version control",
     STATE_DIR_NAME: "blobsync's own files",
     MANIFEST_NAME: "blobsync's own files",
-    ".DS_Store": "a cache",
-    "__pycache__": "a cache",
-    ".cache": "a cache",
-    ".eggs": "a cache",
-    ".hypothesis": "a cache",
-    ".ipynb_checkpoints": "a cache",
-    ".mypy_cache": "a cache",
-    ".nox": "a cache",
-    ".pytest_cache": "a cache",
-    ".ruff_cache": "a cache",
-    ".tox": "a cache",
+    **dict.fromkeys((".DS_Store", "__pycache__", ".cache", ".eggs", ".hypothesis", ".ipynb_checkpoints"), "a cache"),
+    **dict.fromkeys((".mypy_cache", ".nox", ".pytest_cache", ".ruff_cache", ".tox"), "a cache"),
 }
 
 # Of the folders that .gitignore leaves out, at most so many are named.

@@ -10,10 +10,8 @@ own digest.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import re
-import secrets
 import struct
 import time
 import zlib
@@ -34,6 +32,7 @@ from blobsync.base.errors import (
 from blobsync.base.events import BytesMoved, Expected, FilesDone, Listener
 from blobsync.base.redaction import SasToken
 from blobsync.code.digest import MANIFEST_NAME, digest_of_records, read_listed
+from blobsync.direct.upload import BlockIds
 from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlobStore, Precondition
 
 DIGEST_KEY = "blobsync_digest"
@@ -149,16 +148,14 @@ def _upload(
 def _upload_blocks(
     store: BlobStore, name: str, stream: BinaryIO, size: int, listener: Listener
 ) -> tuple[list[str], bytes]:
-    # Two uploads of one name at once must not mix their blocks.
-    run = secrets.token_hex(8)
-    ids, whole, reading = list[str](), hashlib.md5(), Lock()
+    named, ids, whole, reading = BlockIds(), list[str](), hashlib.md5(), Lock()
 
     def send(_: int) -> None:
         # The thread that sends a block also reads it, so no others are in memory.
         with reading:
             body = stream.read(_BLOCK)
             whole.update(body)
-            block_id = base64.b64encode(f"{run}{len(ids):08d}".encode()).decode()
+            block_id = named[len(ids)]
             ids.append(block_id)
         store.put_block(name, block_id, body)
         listener.emit(BytesMoved(len(body)))

@@ -258,21 +258,10 @@ _FOLDERS = {
     ".ssh": "ssh",
 }
 _PASSWORDS = "a file of passwords or tokens"
-_FILES = {
-    ".boto": _PASSWORDS,
-    ".databrickscfg": _PASSWORDS,
-    ".dockercfg": _PASSWORDS,
-    ".git-credentials": _PASSWORDS,
-    ".htpasswd": _PASSWORDS,
-    ".my.cnf": _PASSWORDS,
-    ".netrc": _PASSWORDS,
-    "_netrc": _PASSWORDS,
-    ".pgpass": _PASSWORDS,
-    ".s3cfg": _PASSWORDS,
-    ".vault-token": _PASSWORDS,
-    "kubeconfig": _PASSWORDS,
-    "rclone.conf": _PASSWORDS,
-}
+_FILES = (
+    *(".boto", ".databrickscfg", ".dockercfg", ".git-credentials", ".htpasswd", ".my.cnf", ".netrc", "_netrc"),
+    *(".pgpass", ".s3cfg", ".vault-token", "kubeconfig", "rclone.conf"),
+)
 _ENDINGS = {
     ".env": "a file of environment variables",
     ".key": "a private key",
@@ -305,7 +294,7 @@ def why_secret(name: str, *, folder: bool, read: Callable[[], bytes]) -> str | N
     if folder:
         return f"credentials of {_FOLDERS[small]}" if small in _FOLDERS else None
     if small in _FILES:
-        return _FILES[small]
+        return _PASSWORDS
     if small.startswith(".env") and small.rpartition(".")[2] not in _EXAMPLES:
         return _ENDINGS[".env"]
     if _SSH_KEY.fullmatch(small) and not small.endswith(".pub"):
