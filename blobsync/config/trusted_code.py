@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.errors import UsageError
-from blobsync.base.plain_json import parse_object
+from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.user_folders import config_home, locked_own, naming_damage, read_own, write_own
 
 # How many uploads of a project are remembered; the last one of each code_path always is.
@@ -89,8 +89,7 @@ def load_known_code(project: Path, environ: Mapping[str, str]) -> KnownCode:
         entry = parse_object(text)
         if entry["project"] != _name(project):
             raise ValueError("of another project")
-        published = tuple(PublishedCode(str(place), str(digest), float(at)) for place, digest, at in entry["published"])
-        return KnownCode(published, tuple(map(str, entry["trusted"])))
+        return made_of(KnownCode, entry, newer=True)
 
 
 def record_published(project: Path, place: str, digest: str, environ: Mapping[str, str]) -> None:

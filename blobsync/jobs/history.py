@@ -193,9 +193,7 @@ class History:
                 f"no job of this project has an id that begins or ends with {wanted!r}, or that name",
                 hint="blobsync history lists them",
             )
-        if len(found) > 1:
-            names = ", ".join(record.run_id for record in found[:8])
-            raise AmbiguousJobError(f"{len(found):,} jobs could be {wanted!r}: {names}", hint="give more of the id")
+        demand_one(wanted, [record.run_id for record in found])
         return found[0]
 
     def newest(self) -> JobRecord:
@@ -243,6 +241,13 @@ class History:
             ]
         except (ValueError, KeyError, TypeError, AttributeError, UnsafeNameError) as error:
             raise self._file.failure(f"holds a row that blobsync did not write: {error}", error) from error
+
+
+def demand_one(wanted: str, run_ids: Sequence[str]) -> None:
+    """Raise ``AmbiguousJobError`` if several jobs could be the ``wanted`` one."""
+    if len(run_ids) > 1:
+        names = ", ".join(run_ids[:8])
+        raise AmbiguousJobError(f"{len(run_ids):,} jobs could be {wanted!r}: {names}", hint="give more of the id")
 
 
 def _settle(record: JobRecord, info: RunInfo) -> RunInfo:

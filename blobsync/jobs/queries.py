@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blobsync.backends.protocol import KEEP_SECRETS, Grouping, Recalling, SeenJob
 from blobsync.base.errors import (
-    AmbiguousJobError,
     BlobsyncError,
     ConfigError,
     JobError,
@@ -27,6 +26,7 @@ from blobsync.config.log_folder import ASSETS, log_folder
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.failure_causes import FoundCause, is_retriable, read_causes, summarise
+from blobsync.jobs.history import demand_one
 from blobsync.jobs.logs import (
     BackendLogs,
     FetchedLogs,
@@ -428,8 +428,7 @@ class JobQueries:
                     found.setdefault(spec.run_id, (spec, ref, cluster))
             except BlobsyncError as error:
                 silent.append((name, error))
-        if len(found) > 1:
-            raise _ambiguous(suffix, list(found))
+        demand_one(suffix, list(found))
         for spec, ref, cluster in found.values():
             home, submitted = home_of(cluster, context.environ), submission_time(spec.run_id)
             spec = replace(spec, options={**spec.options, "recalled": True})
@@ -437,8 +436,7 @@ class JobQueries:
         from blobsync.jobs.shared_records import find_shared  # late: most jobs are in the history
 
         shared = find_shared(context, suffix) if len(suffix) >= _RECALL_CHARS else JobList(())
-        if len(shared.records) > 1:
-            raise _ambiguous(suffix, [one.run_id for one in shared.records])
+        demand_one(suffix, [one.run_id for one in shared.records])
         if shared.records:
             return shared.records[0]
         raise _not_found(unknown, silent, shared.problems)
@@ -593,11 +591,6 @@ def _record(context: JobContext, cluster: Cluster, seen: SeenJob) -> JobRecord:
     return JobRecord(
         seen.spec, seen.ref, cluster.platform, seen.info, submitted, home=home, confirmed=now, current=True
     )
-
-
-def _ambiguous(suffix: str, run_ids: Sequence[str]) -> AmbiguousJobError:
-    names = ", ".join(run_ids[:8])
-    return AmbiguousJobError(f"{len(run_ids):,} jobs could be {suffix!r}: {names}", hint="give more of the id")
 
 
 def _not_found(

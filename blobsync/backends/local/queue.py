@@ -17,12 +17,12 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from blobsync.base.errors import JobError
-from blobsync.base.plain_json import parse_json
+from blobsync.base.plain_json import made_of, parse_json
 from blobsync.base.user_folders import make_private
 from blobsync.jobspec.spec import JobSpec, run_name
 
@@ -46,14 +46,16 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """One ticket as it was read. It waits for ``gpus`` GPUs and takes up to ``most``, a multiple."""
+    """One ticket as it was read. It waits for ``gpus`` GPUs and takes up to ``most``, a multiple. ``claimed``: it has
+    had a supervisor."""
 
-    file: Path
     run_id: str
     gpus: int
     running: bool
     held: tuple[str, ...]
+    claimed: bool
     most: int = 0
+    file: Path = Path()
 
 
 class LocalQueue:
@@ -155,16 +157,12 @@ def _room(mine: Ticket, running: Sequence[Ticket], capacity: Capacity) -> tuple[
 
 def _live(ticket: Path) -> Iterator[Ticket]:
     try:
-        values = parse_json(ticket.read_text())
-        gpus, held = int(values["gpus"]), tuple(str(gpu) for gpu in values["held"])
-        most = int(values.get("most") or 0)
-        entry = Ticket(ticket, str(values["run_id"]), gpus, bool(values["running"]), held, most)
-        claimed = bool(values["claimed"])
-    except (ValueError, TypeError, KeyError, OverflowError):
+        entry = replace(made_of(Ticket, parse_json(ticket.read_text())), file=ticket)
+    except ValueError:
         # Tickets are written under the queue's lock: the writer of a partial one was killed.
-        entry, claimed = None, True
+        entry = None
     with ticket.open("r+") as handle:
-        if _abandoned(handle, ticket, claimed):
+        if _abandoned(handle, ticket, entry is None or entry.claimed):
             ticket.unlink()
             return
     if entry is None:
