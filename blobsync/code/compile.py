@@ -7,7 +7,6 @@ is then the code, because ``.gitignore`` usually excludes compiled files.
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 from blobsync.base.errors import ArchiveError, BackendUnavailableError, ConfigError
@@ -63,18 +62,6 @@ def compile_argv(image: str, args: tuple[str, ...], scratch: Path, command: tupl
     )
 
 
-def copy_code(snapshot: CodeSnapshot, scratch: Path) -> None:
-    """Copy the files of the snapshot to ``scratch``, with their executable bits and links."""
-    for hashed in snapshot.files:
-        target = scratch / hashed.path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if hashed.file.mode == "link":
-            target.symlink_to(hashed.file.target)
-        else:
-            shutil.copyfile(snapshot.root / hashed.path, target)
-            target.chmod(0o755 if hashed.file.mode == "755" else 0o644)
-
-
 def compile_code(cluster: Cluster, snapshot: CodeSnapshot, scratch: Path, runner: ProcessRunner) -> None:
     """Copy the code to ``scratch`` and compile it there, the compiler's output going to the terminal.
 
@@ -83,7 +70,7 @@ def compile_code(cluster: Cluster, snapshot: CodeSnapshot, scratch: Path, runner
     command = compile_command(cluster, snapshot)
     image = image_of(cluster)
     check_docker(runner)
-    copy_code(snapshot, scratch)
+    snapshot.copy_to(scratch)
     code = runner.attach(compile_argv(image, cluster.docker.args, scratch, command))
     if code != 0:
         raise ArchiveError(

@@ -392,16 +392,10 @@ def _copy_tree(state: CodeState, tree: Path) -> None:
 
     A real copy and not links: a transfer follows none into ``aux_data``, and code is small.
     """
-    snapshot = state.snapshot
     shutil.rmtree(tree, ignore_errors=True)
     tree.mkdir(parents=True)
-    (tree / MANIFEST_NAME).write_bytes(manifest(snapshot, state.git))
-    for hashed in snapshot.files:
-        source = snapshot.root / hashed.path
-        if hashed.file.mode != "link" or source.is_file():
-            target = tree / hashed.path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+    (tree / MANIFEST_NAME).write_bytes(manifest(state.snapshot, state.git))
+    state.snapshot.copy_to(tree, links=False)
 
 
 def _steadily(action: Callable[[], _T]) -> _T:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -79,6 +80,19 @@ class CodeSnapshot:
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
+
+    def copy_to(self, folder: Path, *, links: bool = True) -> None:
+        """Copy the files, with their executable bits; without ``links`` what those to files lead to in their place."""
+        for hashed in self.files:
+            source, target, mode = self.root / hashed.path, folder / hashed.path, hashed.file.mode
+            if mode == "link" and not links and not source.is_file():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if mode == "link" and links:
+                target.symlink_to(hashed.file.target)
+            else:
+                shutil.copyfile(source, target)
+                target.chmod(0o755 if mode == "755" else 0o644)
 
     def biggest(self, count: int = BIGGEST) -> tuple[HashedFile, ...]:
         """The biggest files, the biggest first."""
