@@ -31,6 +31,7 @@ from blobsync.base.file_states import FileState
 from blobsync.plan.transfer_plan import Route
 from blobsync.spread.file_json import FormatError, message_of, object_of, size_of, state_json, state_of, text_of
 from blobsync.spread.shard import is_local
+from blobsync.transfer.engines import Moved
 
 VERSION = 1
 
@@ -55,6 +56,11 @@ class FileRecord:
     reused: int = 0
     compared_by: str = ""
     failure: FileFailure | None = None
+
+    @classmethod
+    def of(cls, moved: Moved) -> FileRecord:
+        """The record of a file that an engine has moved."""
+        return cls(moved.action.path, moved.source, moved.destination, moved.reused, moved.compared_by)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from blobsync.spread.sealed_store import SealedStore
 from blobsync.spread.shard import Shard, cut, listed_at, read_shard
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.url_list import UrlListStore
-from blobsync.transfer.engines import Engine, Moved, MoveTask
+from blobsync.transfer.engines import CollectedReport, Engine, MoveTask
 from blobsync.transfer.fresh_look import states_at_destination, written_before
 
 # Seconds between two looks whether the process that started this one is still there.
@@ -187,66 +187,42 @@ def part_of(shard: Shard, ends: Ends) -> LivePart:
 
 
 class _Collected:
-    """Carries a shard out in this process, and collects what became of each file. Thread-safe as an engine needs."""
+    """Carries a shard out in this process, and collects what became of each file."""
 
     def __init__(self, shard: Shard, tools: Tools, cap_mbps: float | None) -> None:
         self._part = part_of(shard, _ends_of(shard, tools))
         self._task = MoveTask(self._part, shard.actions, cap_mbps=cap_mbps)
         self._engine = tools.engine
-        self._records: list[Answer] = []
-        self._doubtful: list[tuple[FileAction, FileFailure]] = []
-        self._lock = threading.Lock()
+        self._report, self._notes, self._settled = CollectedReport(), list[Answer](), list[Answer]()
 
     def work(self) -> None:
         """Move the files."""
         if self._task.actions:
-            self._engine.move(self._task, self, self)
-        for action, failure in self._doubtful:
-            self._settle(action, failure)
-        self._doubtful.clear()
+            self._engine.move(self._task, self._report, self)
+        for action, failure in self._report.failed:
+            if failure.code is FailureCode.CHANGED_MEANWHILE:
+                self._settled.append(self._record_of(action, failure))
 
     def so_far(self) -> list[Answer]:
-        """What is known by now."""
-        with self._lock:
-            return list(self._records)
-
-    def files_moved(self, moved: Sequence[Moved]) -> None:
-        for each in moved:
-            self._add(FileRecord(each.action.path, each.source, each.destination, each.reused, each.compared_by))
-
-    def file_failed(self, action: FileAction, failure: FileFailure) -> None:
-        if failure.code is FailureCode.CHANGED_MEANWHILE:
-            self._doubtful.append((action, failure))
-        else:
-            self._add(FileRecord(action.path, failure=failure))
-
-    def file_kept(self, action: FileAction, size: int) -> None:
-        """Does nothing: the next run of the task begins the file again."""
-
-    def stray(self, name: str) -> None:
-        """Does nothing: only azcopy reports these."""
-
-    def azcopy_job(self, job_id: str) -> None:
-        """Does nothing: there is none."""
+        """What is known by now; nothing of files that somebody has written meanwhile, until it is known who."""
+        moved, failed = list(self._report.moved), list(self._report.failed)
+        known = (each for each in failed if each[1].code is not FailureCode.CHANGED_MEANWHILE)
+        failures = (FileRecord(action.path, failure=failure) for action, failure in known)
+        return [*self._notes, *map(FileRecord.of, moved), *failures, *self._settled]
 
     def emit(self, event: Event) -> None:
         if isinstance(event, Note):
-            self._add(event)
+            self._notes.append(event)
 
-    def _add(self, answer: Answer) -> None:
-        with self._lock:
-            self._records.append(answer)
-
-    def _settle(self, action: FileAction, failure: FileFailure) -> None:
+    def _record_of(self, action: FileAction, failure: FileFailure) -> FileRecord:
         """A file that somebody has written meanwhile: an earlier run of this task, if it has the plan's content."""
         moved = None
         with suppress(BlobsyncError):
             moved = written_before(self._part, action)
         if moved is None:
-            self._add(FileRecord(action.path, failure=failure))
-            return
+            return FileRecord(action.path, failure=failure)
         there = states_at_destination(self._part.destination, [moved], lambda event: None).get(action.path)
-        self.files_moved([moved._replace(destination=there)])
+        return FileRecord.of(moved._replace(destination=there))
 
 
 class _Children:

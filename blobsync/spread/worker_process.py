@@ -74,7 +74,7 @@ class Outgoing:
 
     def files_moved(self, moved: Sequence[Moved]) -> None:
         for each in moved:
-            self.say(FileRecord(each.action.path, each.source, each.destination, each.reused, each.compared_by))
+            self.say(FileRecord.of(each))
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None:
         self.say(FileRecord(action.path, failure=failure))
