@@ -26,6 +26,7 @@ from blobsync.config.trusted_links import TRUSTED_LINKS
 from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.spec import JobSpec
+from blobsync.jobspec.sweep_parameters import is_shell_line
 from blobsync.local.link_policy import demand_trust
 
 _DOCKER_SECONDS = 30.0
@@ -101,7 +102,8 @@ def arrange(
         note = f"not in {cluster.docker.reference}: {problem}" if problem else ""
         return Foreground((*python_module("blobsync.node"), *words), env, note)
     if spec.world_size == 1:
-        return Foreground(run_argv(cluster, spec, _words(spec.argv)), env)
+        command = ("sh", "-c", *spec.argv) if is_shell_line(spec.argv) else spec.argv
+        return Foreground(run_argv(cluster, spec, command), env)
     # Several processes need a launcher inside, which sets their ranks.
     with zipfile.ZipFile(io.BytesIO(node_archive(environ).body)) as archive:
         archive.extractall(alone)
@@ -132,11 +134,6 @@ def _linked_folders(cluster: Cluster) -> tuple[str, ...]:
     root = cluster.root.resolve()
     real = {(cluster.root / prefix).resolve() for prefix in cluster.prefixes}
     return tuple(sorted(str(path) for path in real if not path.is_relative_to(root) and path.is_dir()))
-
-
-def _words(argv: Sequence[str]) -> Sequence[str]:
-    one_line = len(argv) == 1 and any(letter.isspace() for letter in argv[0].strip())
-    return ("sh", "-c", argv[0]) if one_line else argv
 
 
 def _without_folders(spec: JobSpec) -> str:

@@ -30,7 +30,7 @@ from blobsync.jobspec.spec import (
 )
 from blobsync.jobspec.submit_options import ORDERING, SLURM_OPTIONS, SWEEPING, SubmitKeywords
 from blobsync.jobspec.sweep import array_argument, read_array, sweep_tags
-from blobsync.jobspec.sweep_parameters import demand_fillable
+from blobsync.jobspec.sweep_parameters import demand_fillable, is_shell_line
 from blobsync.jobspec.topology import JobShape, Size, asks_for_gpus, find_shape
 
 # An image's address or file for docker and Apptainer; other first characters could make it an option.
@@ -94,7 +94,7 @@ def demand_command(request: SubmitRequest) -> None:
     """Raise ``UsageError`` if there is nothing to run, or a shell line that no shell can run."""
     if not request.argv:
         raise UsageError("no command given", hint="blobsync submit python train.py --data voc20")
-    if len(request.argv) == 1 and any(map(str.isspace, request.argv[0].strip())) and _has_open_quote(request.argv[0]):
+    if is_shell_line(request.argv) and _has_open_quote(request.argv[0]):
         raise UsageError("a quote is opened and not closed, so no shell can run the command", hint="close the quote")
 
 
