@@ -22,7 +22,7 @@ and where it is this stand-in (not a real cluster, see below)::
                                                        served; cluster.rotate_logs() makes it 10 MiB again
     cluster.add_node("n9", gpus=4, labels={}, taints=[]); cluster.remove_node("n9")   removed: its pods are lost
     cluster.restart(down=1.0)                          the API server goes and comes back with what it had
-    cluster.deny("create", "jobs.batch")               403, and ``auth can-i`` says no; cluster.allow_all()
+    cluster.deny("create", "jobs.batch")               403, also in a review of rights; cluster.allow_all()
     cluster.forget_history()                           a watch from an old version gets 410 Gone
     cluster.requests(clear=True)                       "GET /apis/batch/v1/...?limit=500", in order
 
