@@ -1,4 +1,4 @@
-"""Membership of an elastic job's nodes: node 0 listens, and each other node asks it twice a second what holds.
+"""Membership of an elastic job's nodes: node 0 listens, and each other node asks it four times a second what holds.
 
 The answer is whether node 0's command runs (and which start of it), or that the job is over. A node that no longer asks
 is lost, and so is node 0 for a node that gets no answer. Lines of text:
@@ -25,7 +25,9 @@ from blobsync.node.ranks import NotReadyError
 
 # After so long without a line, the other side is lost.
 SILENCE_SECONDS = 10.0
-_ASK_SECONDS = 0.5
+_ASK_SECONDS = 0.25
+# How long the end of listening takes at most.
+_CLOSE_SECONDS = 0.1
 _CONNECT_SECONDS = 5.0
 # Connections of a previous process may keep the port for a while.
 BIND_SECONDS = 30.0
@@ -57,7 +59,7 @@ class RendezvousServer:
         self._lock = threading.Lock()
         self._is_closed = False
         self._listener = self._listening(port, bind_seconds)
-        threading.Thread(target=self._listener.serve_forever, args=(_ASK_SECONDS,), daemon=True).start()
+        threading.Thread(target=self._listener.serve_forever, args=(_CLOSE_SECONDS,), daemon=True).start()
 
     @property
     def present(self) -> frozenset[int]:
