@@ -26,6 +26,7 @@ from blobsync.base.errors import BlobsyncError, ConfigError, LockError
 from blobsync.base.file_states import LocalState
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import at_and_above
+from blobsync.base.plain_json import made_of
 from blobsync.config.project_root import LOCK_FOLDER
 from blobsync.config.yaml_document import parse_document
 from blobsync.local.files import LocalFolder, SourceFolder
@@ -47,7 +48,6 @@ _DIGEST = pattern(r"[0-9a-f]{64}")
 # Size, MD5, ETag (as the service returns it, without quotes: see ``store.rest.xml``) and version.
 _FACTS = pattern(r"([0-9]{1,15})\t([0-9a-f]{32})\t([\x21\x23-\x7e]{0,256})\t([0-9A-Za-z:.\-]{0,64})")
 _FIELDS = 5
-_TEXTS = ("path", "sha256", "account", "container", "folder", "list")
 _BESIDE, _FAR = "beside this file", "in the container"
 
 
@@ -185,29 +185,16 @@ def parse_lock(text: bytes, shown: str, path: str | None = None) -> Lock:
 def _lock(values: Mapping[str, Any]) -> Lock:
     if values.get("blobsync_lock") != _VERSION:
         raise ValueError(f"it is no lock of version {_VERSION}")
-    path, digest, account, container, folder, where = (_text(values, name) for name in _TEXTS)
-    files, size = (_count(values, name) for name in ("files", "bytes"))
-    if files > _MOST_FILES:
-        raise ValueError(f"it says that it has {files:,} files, which is more than a lock may have")
-    if why := name_problem(path):
+    where = values.get("list")
+    # What is no digest is refused below.
+    lock = made_of(Lock, {**values, "digest": str(values.get("sha256")), "is_far": where == _FAR}, newer=True)
+    if not 0 <= lock.files <= _MOST_FILES or not 0 <= lock.bytes < 10**18:
+        raise ValueError(f"it says that it has {lock.files:,} files, {lock.bytes:,} bytes, which no lock may have")
+    if why := name_problem(lock.path):
         raise ValueError(f"its path {why}")
-    if not _DIGEST.fullmatch(digest) or where not in (_BESIDE, _FAR):
+    if not _DIGEST.fullmatch(lock.digest) or where not in (_BESIDE, _FAR):
         raise ValueError("its sha256 or list is not what blobsync writes")
-    return Lock(path, digest, files, size, account, container, folder, where == _FAR)
-
-
-def _text(values: Mapping[str, Any], name: str) -> str:
-    value = values.get(name)
-    if not isinstance(value, str):
-        raise ValueError(f"{name} is missing, or no text")
-    return value
-
-
-def _count(values: Mapping[str, Any], name: str) -> int:
-    value = values.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 10**18:
-        raise ValueError(f"{name} is missing, or no count")
-    return value
+    return lock
 
 
 def _refused(shown: str, why: str) -> LockError:
