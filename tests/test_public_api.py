@@ -150,7 +150,7 @@ _INSIDE = {
         "status",
         "IndexKey",
         "ProcessRunner",
-        "ProgressSnapshot",
+        "ProgressCounter",
         "ProjectOpener",
         "SasToken",
         "Secret",

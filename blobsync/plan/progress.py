@@ -281,7 +281,12 @@ class ProgressCounter:
         self._hashing, self._hashing_bytes = self._hashing + event.files, self._hashing_bytes + event.size
 
     def show(self, *, force: bool, began: bool = False) -> None:
-        raise NotImplementedError
+        """For displays; ``force``: even if one was just made; ``began``: a phase began."""
+
+    def snapshot(self) -> Progress:
+        """The present numbers, for another thread."""
+        with self.lock:
+            return self.progress(self.clock())
 
     def progress(self, now: float) -> Progress:
         """The present numbers; ``now`` is the clock's time in seconds."""

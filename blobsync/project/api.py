@@ -1171,10 +1171,11 @@ class Project:
 
     def _start(self, call: Callable[[Project], TransferResult]) -> Transfer:
         """Run ``call`` in a thread of its own, with separate connections and files."""
-        from blobsync.project.transfer import ProgressSnapshot, Transfer
+        from blobsync.plan.progress import ProgressCounter
+        from blobsync.project.transfer import Transfer
 
         self._demand_open()
-        other, counter = self._another(self.cluster, self.from_cluster), ProgressSnapshot()
+        other, counter = self._another(self.cluster, self.from_cluster), ProgressCounter()
         other._has_handle, other._state, other.listener = True, self.state, together(self.listener, counter)
 
         def work() -> TransferResult:

@@ -27,7 +27,7 @@ class Transfer(Future[TransferResult]):
     transfer is stopped.
     """
 
-    def __init__(self, work: Callable[[], TransferResult], stop: StopRequest, counter: ProgressSnapshot) -> None:
+    def __init__(self, work: Callable[[], TransferResult], stop: StopRequest, counter: ProgressCounter) -> None:
         super().__init__()
         self._work = work
         self._stop = stop
@@ -44,7 +44,7 @@ class Transfer(Future[TransferResult]):
     @property
     def progress(self) -> Progress:
         """The present progress; at the end, the last one."""
-        return self._counter.now()
+        return self._counter.snapshot()
 
     @property
     def partial_result(self) -> TransferResult | None:
@@ -98,18 +98,6 @@ class Transfer(Future[TransferResult]):
             self.set_exception(error)
         else:
             self.set_result(result)
-
-
-class ProgressSnapshot(ProgressCounter):
-    """Keeps the progress for :meth:`now`."""
-
-    def show(self, *, force: bool, began: bool = False) -> None:
-        """Do nothing: :meth:`now` has the numbers."""
-
-    def now(self) -> Progress:
-        """The present numbers."""
-        with self.lock:
-            return self.progress(self.clock())
 
 
 def wait_for(running: Sequence[Transfer]) -> None:

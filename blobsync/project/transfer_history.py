@@ -320,9 +320,6 @@ class _Recorder(ProgressCounter):
         self._start = self.clock()
         self.reporter = Reporter(records, known.id, self._values, stop if known.stoppable else None, every)
 
-    def show(self, *, force: bool, began: bool = False) -> None:
-        """Do nothing: the thread reads the numbers itself."""
-
     def _values(self) -> Mapping[str, Any]:
         now = self._now()
         if now.phase == "moving":
@@ -331,8 +328,7 @@ class _Recorder(ProgressCounter):
         return asdict(self._known)
 
     def _now(self) -> Progress:
-        with self.lock:
-            now = self.progress(self.clock())
+        now = self.snapshot()
         last = self._known.progress
         if now.phase not in WORKING and last.files_expected:
             # While verifying, the numbers of the moves.

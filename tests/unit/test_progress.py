@@ -30,8 +30,6 @@ class Counter(ProgressCounter):
         self.now = 0.0
         super().__init__(lambda: self.now)
 
-    def show(self, *, force: bool, began: bool = False) -> None: ...
-
     def seen_now(self) -> Progress:
         return self.progress(self.now)
 
