@@ -10,11 +10,10 @@ import errno
 import grp
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.user_folders import user_name
 
@@ -32,18 +31,6 @@ class OpenToOthersError(PermissionError):
 
 class NotOursError(PermissionError):
     """It belongs to another user, or is a link or not a folder: it is left alone."""
-
-
-class OpenPlace(NamedTuple):
-    """A file or folder of the user's that others may use: ``verb`` is ``change`` or ``read``, ``who`` are they."""
-
-    path: Path
-    mode: int
-    verb: str
-    who: str
-
-    def __str__(self) -> str:
-        return f"{self.who} could {self.verb} {self.path} (mode {self.mode:o})"
 
 
 def demand_ours(status: os.stat_result, path: Path, *, is_secret: bool = False) -> None:
@@ -65,18 +52,18 @@ def demand_closed_inside(folder: int, path: Path) -> None:
                     demand_ours(found, path / entry.name)
 
 
-def open_places(keys: Iterable[Path], folders: Iterable[Path]) -> Iterator[OpenPlace]:
-    """Those that are the user's own and not for them alone: ``keys`` must not be read, ``folders`` not be written.
-
-    Of ``folders`` only those count that are folders.
-    """
+def open_places(keys: Iterable[Path], folders: Iterable[Path]) -> dict[Path, str]:
+    """Those that are the user's own and not for them alone, with a sentence of who could do what: ``keys`` must not be
+    read, ``folders`` not be written. Of ``folders`` only those count that are folders."""
     kinds = ((keys, _OTHERS, stat.S_ISREG), (folders, _OTHERS_WRITE, stat.S_ISDIR))
+    opened = {}
     for path, bits, is_one in ((path, bits, is_one) for paths, bits, is_one in kinds for path in paths):
         with suppress(OSError):
             found = path.lstat()
             if found.st_uid == os.geteuid() and found.st_mode & bits and is_one(found.st_mode):
-                verb = "change" if found.st_mode & _OTHERS_WRITE else "read"
-                yield OpenPlace(path, stat.S_IMODE(found.st_mode), verb, _who(path, found, bits))
+                verb, mode = "change" if found.st_mode & _OTHERS_WRITE else "read", stat.S_IMODE(found.st_mode)
+                opened[path] = f"{_who(path, found, bits)} could {verb} {path} (mode {mode:o})"
+    return opened
 
 
 def _who(path: Path, found: os.stat_result, bits: int) -> str:

@@ -29,7 +29,6 @@ from blobsync.base.user_folders import config_home, make_private, replace_file, 
 from blobsync.config.project_root import STATE_FOLDER
 from blobsync.local.private_folders import (
     NotOursError,
-    OpenPlace,
     OpenToOthersError,
     close_to_others,
     demand_closed_inside,
@@ -254,13 +253,13 @@ def user_key(environ: Mapping[str, str]) -> SealKey:
 class OpenState(NamedTuple):
     """What of a project's state others could have changed, and the files in it that others made, in words."""
 
-    places: tuple[OpenPlace, ...]
+    places: Mapping[Path, str]
     of_others: str
 
     def __str__(self) -> str:
-        left = len(self.places) - 1
-        more = f" and {count_text(left, 'folder')} more" if left else ""
-        return f"{self.places[0]}{more}" + (f", in which is {self.of_others}" if self.of_others else "")
+        first, *left = self.places.values()
+        more = f" and {count_text(len(left), 'folder')} more" if left else ""
+        return f"{first}{more}" + (f", in which is {self.of_others}" if self.of_others else "")
 
     @property
     def question(self) -> str:
@@ -270,7 +269,7 @@ class OpenState(NamedTuple):
 
 def open_state(project: Path, environ: Mapping[str, str]) -> OpenState | None:
     """What of the state of the project is the user's own and can be changed by others; None if nothing is."""
-    places = tuple(open_places((config_home(environ) / KEY_FILE,), _record_folders(project, environ)))
+    places = open_places((config_home(environ) / KEY_FILE,), _record_folders(project, environ))
     if not places:
         return None
     of_others = filter(None, map(files_of_others, (project / NAME, _outside_name(project, environ))))
@@ -283,7 +282,8 @@ def close_state(project: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
     Raises ``LocalFileError``, also where the file system keeps no permissions.
     """
     own = _outside_name(project, environ)
-    opened = [place.path for place in (open_state(project, environ) or OpenState((), "")).places]
+    found = open_state(project, environ)
+    opened = found.places if found else ()
     tops = (config_home(environ) / KEY_FILE, project / NAME, own.parent, own)
     closed = tuple(top for top in tops if any(top in (path, *path.parents) for path in opened))
     for top in closed:
