@@ -212,14 +212,6 @@ def test_without_the_package_blocks_have_an_md5(open_store: Callable[..., RestBl
     assert sent(script) == [(b"one", "MD5")]
 
 
-def test_until_the_first_answer_one_block_at_a_time_has_a_crc64() -> None:
-    checks = BlockChecks(crc64)
-    first = checks.crc64(b"one", "")
-    assert first is not None and checks.crc64(b"two", "") is None
-    assert checks.verified(first, 201, first) is True
-    assert all(checks.crc64(body, "") == told(body) for body in (b"two", b"three"))
-
-
 def test_of_blocks_under_way_each_is_judged_by_its_own_answer() -> None:
     checks = BlockChecks(crc64)
     first = told(b"one")

@@ -9,7 +9,6 @@ checked, so the block is sent again with an MD5, and all after it have one. A bl
 from __future__ import annotations
 
 import hashlib
-import threading
 from base64 import b64encode
 from collections.abc import Callable
 from typing import final
@@ -38,29 +37,19 @@ def installed_crc64() -> Crc64 | None:
 
 @final
 class BlockChecks:
-    """By what the blocks of one container are checked. Safe to use from several threads.
-
-    Until the first answer proves that the service checks a CRC64, one block at a time has one, the others an MD5.
-    """
+    """By what the blocks of one container are checked. Safe to use from several threads."""
 
     def __init__(self, crc64: Crc64 | None) -> None:
         """Without ``crc64`` all have an MD5."""
         self._crc64 = crc64
-        self._lock = threading.Lock()
         self._proven = False
-        # A block is under way whose answer decides.
-        self._deciding = False
 
     def crc64(self, body: bytes, server: str) -> str | None:
         """The value of the header for a block; None if the block has to have an MD5. ``server`` is what the service
-        calls itself, empty if unknown.
-
-        Each value has to be followed by a call of :meth:`verified` or :meth:`undecided`.
-        """
-        with self._lock:
-            if self._crc64 is None or self._deciding or (not self._proven and server.startswith(_WITHOUT_CRC64)):
-                return None
-            crc64, self._deciding = self._crc64, not self._proven
+        calls itself, empty if unknown."""
+        crc64 = self._crc64
+        if crc64 is None or (not self._proven and server.startswith(_WITHOUT_CRC64)):
+            return None
         return b64encode(crc64(body).to_bytes(8, "little")).decode()
 
     def verified(self, sent: str, status: int, answered: str | None) -> bool | None:
@@ -68,20 +57,13 @@ class BlockChecks:
 
         False: it checks no CRC64, so send the block with an MD5. None: it refused the block for another reason.
         """
-        with self._lock:
-            self._deciding = False
-            if status == 201 and answered == sent:
-                self._proven = True
-                return True
-            if status != 201 and (self._proven or status not in _REFUSALS):
-                return None
-            self._crc64 = None
-            return False
-
-    def undecided(self) -> None:
-        """A block got no answer."""
-        with self._lock:
-            self._deciding = False
+        if status == 201 and answered == sent:
+            self._proven = True
+            return True
+        if status != 201 and (self._proven or status not in _REFUSALS):
+            return None
+        self._crc64 = None
+        return False
 
 
 def content_md5(body: bytes) -> str:

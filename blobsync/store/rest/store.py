@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -81,7 +80,6 @@ class BlobSteps:
         self._http = http
         self._crc64 = crc64
         self.path = http.path_of
-        self._making = threading.Lock()
         self._checks: BlockChecks | None = None
 
     def error(self, reply: Response, what: str, name: str = "", *, copying: bool = False) -> BlobsyncError:
@@ -141,11 +139,7 @@ class BlobSteps:
         checks = self._block_checks()
         crc64 = checks.crc64(body, self._http.server or "")
         if crc64 is not None:
-            try:
-                reply = yield from self._block(name, block_id, body, {CRC64_HEADER: crc64})
-            except BaseException:
-                checks.undecided()
-                raise
+            reply = yield from self._block(name, block_id, body, {CRC64_HEADER: crc64})
             verified = checks.verified(crc64, reply.status, reply.headers.get(CRC64_HEADER))
             if verified:
                 return
@@ -166,10 +160,9 @@ class BlobSteps:
         # Most commands send no block.
         from blobsync.store.rest.block_checks import BlockChecks, installed_crc64
 
-        with self._making:
-            if self._checks is None:
-                self._checks = BlockChecks((self._crc64 or installed_crc64)())
-            return self._checks
+        if self._checks is None:
+            self._checks = BlockChecks((self._crc64 or installed_crc64)())
+        return self._checks
 
     def put_block_list(
         self,
