@@ -20,7 +20,6 @@ from urllib3.exceptions import (
 )
 from urllib3.response import BaseHTTPResponse
 
-from blobsync.base.errors import StorageUnreachableError
 from blobsync.store.protocol import FileBody, Sent
 from blobsync.store.rest.transport import POOL_SIZE, Guard, HttpRequest, ServerOrigin, Timeouts, TransportError, Trouble
 
@@ -146,29 +145,23 @@ class Urllib3Response:
 
 def _pool(origin: ServerOrigin, timeouts: Timeouts) -> urllib3.HTTPConnectionPool:
     timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
+    manager: urllib3.PoolManager
+    if origin.proxy:
+        credentials = urlsplit(origin.proxy)
+        login = None
+        if credentials.username is not None:
+            login = f"{credentials.username}:{credentials.password or ''}"
+        manager = urllib3.ProxyManager(
+            origin.proxy,
+            maxsize=POOL_SIZE,
+            timeout=timeout,
+            ca_certs=origin.bundle,
+            proxy_headers=urllib3.make_headers(proxy_basic_auth=login),
+        )
+    else:
+        manager = urllib3.PoolManager(maxsize=POOL_SIZE, timeout=timeout, ca_certs=origin.bundle)
     parts = urlsplit(f"{origin.scheme}://{origin.netloc}")
-    try:
-        manager: urllib3.PoolManager
-        if origin.proxy:
-            credentials = urlsplit(origin.proxy)
-            login = None
-            if credentials.username is not None:
-                login = f"{credentials.username}:{credentials.password or ''}"
-            manager = urllib3.ProxyManager(
-                origin.proxy,
-                maxsize=POOL_SIZE,
-                timeout=timeout,
-                ca_certs=origin.bundle,
-                proxy_headers=urllib3.make_headers(proxy_basic_auth=login),
-            )
-        else:
-            manager = urllib3.PoolManager(maxsize=POOL_SIZE, timeout=timeout, ca_certs=origin.bundle)
-        pool = manager.connection_from_host(parts.hostname, parts.port, origin.scheme)
-    except (HTTPError, ValueError) as error:
-        raise StorageUnreachableError(
-            f"cannot use the endpoint or proxy for {parts.hostname}",
-            hint="check blob_endpoint, HTTPS_PROXY and HTTP_PROXY",
-        ) from error
+    pool = manager.connection_from_host(parts.hostname, parts.port, origin.scheme)
     pool.ConnectionCls = _WarmSecureConnection if origin.scheme == "https" else _WarmConnection
     if origin.guard is not None:
         pool.ConnectionCls = _guarded(origin.guard, secure=origin.scheme == "https")
