@@ -103,7 +103,7 @@ def test_an_image_that_nothing_can_run_is_refused_with_its_key(lab: Lab, docker:
     lines = (lab.project.root / "aux_data/aml/here.yaml").read_text().splitlines()
     line = next(number for number, text in enumerate(lines, 1) if text.startswith("  image:"))
     assert f"aux_data/aml/here.yaml:{line}: docker.image: is {IMAGE}" in refused["message"]
-    assert f"{IMAGE}, and nothing here can run it (apptainer: not installed" in refused["message"]
+    assert f"{IMAGE}, and nothing here can run it (apptainer: cannot start" in refused["message"]
     assert "use_custom_docker: false" in refused["hint"]
     lab.configure("here", "local", docker={"image": IMAGE, "runtime": "apptainer"}, use_custom_docker=False)
     job_id = lab.submit("here", "echo outside; true")
