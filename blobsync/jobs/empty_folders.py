@@ -12,6 +12,7 @@ from pathlib import Path
 
 from blobsync.backends.login_node import LoginNode
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.locations import below
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobs.context import JobContext
 from blobsync.jobspec.spec import FolderLink, JobSpec
@@ -31,17 +32,17 @@ def empty_links(context: JobContext, cluster: Cluster, spec: JobSpec) -> Iterato
             continue
         try:
             empty = _look(context, cluster, folder)
-            below = _first_with_blobs(context, cluster, entry, empty)
+            inner = _first_with_blobs(context, cluster, entry, empty)
         except BlobsyncError:
             continue
-        if below is not None:
-            what = f"where {below} is empty" if below else f"which {_said(empty)}"
+        if inner is not None:
+            what = f"where {inner} is empty" if inner else f"which {_said(empty)}"
             remedy = (
                 "what the job writes stays on that disk; mode: upload brings it to the container"
                 if entry.is_output
-                else f"blobsync d {_joined(entry.prefix, below)} brings them here, mode: download to the job"
+                else f"blobsync d {below(entry.prefix, inner)} brings them here, mode: download to the job"
             )
-            there = _joined(str(entry.remote), below)
+            there = below(str(entry.remote), inner)
             yield f"{entry.key} is linked to {folder.source}, {what}, while {there} has files: {remedy}"
 
 
@@ -53,11 +54,11 @@ def empty_here(context: JobContext, cluster: Cluster) -> Iterator[str]:
             continue
         try:
             empty = _empty_below(cluster.root / entry.prefix)
-            below = _first_with_blobs(context, cluster, entry, empty)
+            inner = _first_with_blobs(context, cluster, entry, empty)
         except BlobsyncError:
             continue
-        if below is not None:
-            path, there = _joined(entry.prefix, below), _joined(str(entry.remote), below)
+        if inner is not None:
+            path, there = below(entry.prefix, inner), below(str(entry.remote), inner)
             yield f"{path} {_said(empty)}, while {there} has files: blobsync d {path} brings them"
 
 
@@ -79,7 +80,7 @@ def _empty_below(folder: Path) -> Sequence[str] | None:
     found: list[str] = []
     left, level = _MOST_NAMES, [""]
     for _ in range(_DEEPEST + 1):
-        below: list[str] = []
+        inner: list[str] = []
         for name in level:
             try:
                 with os.scandir(folder / name) as entries:
@@ -91,8 +92,8 @@ def _empty_below(folder: Path) -> Sequence[str] | None:
             if not seen and left:
                 found.append(name)
             left -= len(seen)
-            below += sorted(f"{name}/{entry.name}".lstrip("/") for entry in seen if _is_folder(entry))
-        level = below
+            inner += sorted(f"{name}/{entry.name}".lstrip("/") for entry in seen if _is_folder(entry))
+        level = inner
     return found
 
 
@@ -109,7 +110,7 @@ def _first_with_blobs(
     """The first of these folders for which the container has files; '' is the entry itself."""
     asked = [""] if empty is None else [name for name in empty if not name or not entry.is_output]
     for name in asked[:_MOST_ASKED]:
-        prefix = _joined(entry.path, name)
+        prefix = below(entry.path, name)
         with context.store(cluster, entry.account, patient=False) as store:
             if any(True for _ in store.list_blobs(f"{prefix}/" if prefix else "")):
                 return name
@@ -118,7 +119,3 @@ def _first_with_blobs(
 
 def _said(empty: Sequence[str] | None) -> str:
     return "is not there" if empty is None else "is empty"
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}/{name}".strip("/") if name and path else path or name

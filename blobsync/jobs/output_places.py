@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from blobsync.base.errors import UsageError
 from blobsync.base.lazy_regexes import pattern
+from blobsync.base.locations import below
 from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec
 
 _RUN = pattern(r"\$\{?BLOBSYNC_RUN_ID\}?")
@@ -29,6 +30,11 @@ class OutputPlace:
     def path(self) -> str:
         """As a user would type it, from the project's root."""
         return f"{self.folder.name}/{self.below}".rstrip("/")
+
+    @property
+    def in_container(self) -> str:
+        """The same in the folder's container."""
+        return below(self.folder.path, self.below)
 
     def part(self, asked: str) -> str:
         """What ``asked`` means below this place: a path of the project, one that begins with the id, or a name."""

@@ -27,7 +27,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.exit_codes import ExitCode
-from blobsync.base.locations import BlobContainer, BlobLocation
+from blobsync.base.locations import BlobContainer, BlobLocation, below
 from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile
 from blobsync.config.mapping import Resolution, is_below, resolve
@@ -219,16 +219,16 @@ def _is_of(record: JobRecord, modified: float) -> bool:
 
 def _in_container(store: BlobStore, place: OutputPlace, part: str) -> Iterator[OutputFile]:
     url = BlobContainer.parse(place.folder.container)
-    base = "/".join(each for each in (place.folder.path, place.below) if each)
-    name = "/".join(each for each in (base, part) if each)
+    base = place.in_container
+    name = below(base, part)
     one = store.head(name) if part else None
     blobs = [one] if one and not one.is_folder_stub else store.list_blobs(f"{name}/" if name else "")
     start = len(base) + 1 if base else 0
     for blob in blobs:
         if not blob.is_folder_stub and not blob.name.endswith("/"):
-            below = blob.name[start:]
-            path = f"{place.path}/{below}"
-            yield OutputFile(place.id, below, path, blob.size, blob.last_modified, url.child(blob.name))
+            inner = blob.name[start:]
+            path = f"{place.path}/{inner}"
+            yield OutputFile(place.id, inner, path, blob.size, blob.last_modified, url.child(blob.name))
 
 
 def _on_disk(
@@ -251,9 +251,9 @@ def _on_disk(
         with suppress(FileNotFoundError):
             known = path.stat()
             if stat.S_ISREG(known.st_mode):
-                below = path.relative_to(base).as_posix()
+                inner = path.relative_to(base).as_posix()
                 size, modified = known.st_size, known.st_mtime
-                found.append(OutputFile(place.id, below, f"{place.path}/{below}", size, modified, on_disk=path))
+                found.append(OutputFile(place.id, inner, f"{place.path}/{inner}", size, modified, on_disk=path))
     return found
 
 

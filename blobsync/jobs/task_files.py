@@ -72,7 +72,7 @@ def _bodies(context: JobContext, record: JobRecord, file: str) -> Iterator[tuple
         return
     cluster = context.cluster_of(record)
     with context.store(cluster, account_of(context, cluster, place.folder.container)) as store:
-        base_name = "/".join(part for part in (place.folder.path, place.below) if part)
+        base_name = place.in_container
         # One listing says which of them are there.
         there = {blob.name for blob in store.list_blobs(f"{base_name}/") if blob.size <= _MOST_BYTES}
         blobs = {number: f"{base_name}/{number}/{name}" for number in numbers}

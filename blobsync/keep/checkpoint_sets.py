@@ -26,6 +26,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol
 
 from blobsync.base.file_states import LocalState
+from blobsync.base.locations import below
 from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.keep.marks import Mark
 
@@ -296,8 +297,8 @@ def judge_part(
 
 def _cut_off(one: FileSet, content: Content) -> str:
     """The first file that its own format shows to be cut off; empty if none is."""
-    cut = next((path for path in sorted(one.files) if not content.is_whole(_joined(one.name, path))), None)
-    return "" if cut is None else f"{_joined(one.name, cut)} is cut off"
+    cut = next((path for path in sorted(one.files) if not content.is_whole(below(one.name, path))), None)
+    return "" if cut is None else f"{below(one.name, cut)} is cut off"
 
 
 def _few(told: Told) -> str:
@@ -308,7 +309,7 @@ def _missing(one: FileSet, needed: Sequence[str], content: Content, otherwise: s
     """What says that a set is complete, and is not there, and what a program can do ``otherwise``; empty if all is."""
     for text in needed:
         if text.startswith(_BESIDE):
-            pointer = _joined(one.name.rpartition("/")[0], text.removeprefix(_BESIDE))
+            pointer = below(one.name.rpartition("/")[0], text.removeprefix(_BESIDE))
             if not _points_to(content.text(pointer), one.name):
                 return f"{pointer} does not name it yet{otherwise}"
             continue
@@ -318,7 +319,7 @@ def _missing(one: FileSet, needed: Sequence[str], content: Content, otherwise: s
         if not there:
             return f"it has no {'.metadata' if text == _METADATA else text} yet{otherwise}"
         whole = [path for path in there if path.endswith(".json")]
-        if any(not content.is_json(_joined(one.name, path)) for path in whole):
+        if any(not content.is_json(below(one.name, path)) for path in whole):
             return f"{text} is cut off"
         # A program may say it with an empty file of its own.
         if any(one.files[path].size == 0 for path in there if path.endswith((".json", ".metadata"))):
@@ -347,7 +348,7 @@ def pointer_of(rule: CheckpointRule, one: FileSet) -> tuple[str, str] | None:
     last = one.name.rpartition("/")[2]
     for text in completing(rule, one):
         if text.startswith(_BESIDE):
-            path = _joined(one.name.rpartition("/")[0], text.removeprefix(_BESIDE))
+            path = below(one.name.rpartition("/")[0], text.removeprefix(_BESIDE))
             return path, str(step_of(last)) if text == _MEGATRON else last
     return None
 
@@ -461,7 +462,3 @@ def seconds_behind(here: Sequence[FileSet], there: Callable[[FileSet], bool], no
     """How long the oldest complete set here that has no mark yet has been complete; None if all have one."""
     waiting = [one.changed_at for one in here if not there(one)]
     return max(0.0, now - min(waiting)) if waiting else None
-
-
-def _joined(folder: str, path: str) -> str:
-    return "/".join(part for part in (folder, path) if part)

@@ -374,12 +374,12 @@ class Part(Generic[_E]):
 
     def shown(self, action: FileAction) -> str:
         """The file of ``action`` as a user would type it."""
-        return f"{self.path}/{action.path}" if self.path and action.path else self.path or action.path
+        return below(self.path, action.path)
 
     def shown_aside(self, action: FileAction) -> str:
         """The name aside as a user would type it."""
         folder = self.shown(action).rpartition("/")[0]
-        return "/".join(part for part in (folder, action.aside) if part)
+        return below(folder, action.aside or "")
 
 
 PlanPart: TypeAlias = Part[Location]

@@ -83,5 +83,5 @@ def _places(spec: JobSpec) -> tuple[OutputPlace, ...]:
 
 def _folder(place: OutputPlace) -> str:
     """The folder in the container, with a slash at its end; empty for all of it."""
-    name = "/".join(part for part in (place.folder.path, place.below) if part)
+    name = place.in_container
     return f"{name}/" if name else ""

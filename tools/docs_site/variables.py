@@ -70,10 +70,10 @@ IN_JOBS = frozenset(
     }
 )
 
-# From blobsync to programs that it starts itself: the emulator, the line of a tunnel, the user's notify.command.
+# From blobsync to programs that it starts itself: the emulator, the user's notify.command.
 AMONG_ITS_OWN = frozenset(
     {
-        *("BLOBSYNC_EMULATOR_WITH_PARENT", "BLOBSYNC_TUNNEL"),
+        "BLOBSYNC_EMULATOR_WITH_PARENT",
         *("BLOBSYNC_JOB", "BLOBSYNC_JOB_CLUSTER", "BLOBSYNC_JOB_NAME", "BLOBSYNC_JOB_REASON", "BLOBSYNC_JOB_STATE"),
     }
 )
