@@ -31,6 +31,7 @@ GATES: dict[str, tuple[str, ...]] = {
     "anycrc": ("store.rest.block_checks", "store.checksums"),
     **dict.fromkeys(("boto3", "botocore"), ("store.s3",)),
     "azure": ("store.azure_identity", "store.sdk", "backends"),
+    "pathspec": ("local.ignore_patterns",),
     "sqlite3": (
         *("local.database", "local.index", "local.migration", "local.resume_records", "local.running_records"),
         *("jobs.history", "jobs.timeline"),

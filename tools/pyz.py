@@ -23,7 +23,7 @@ from blobsync.jobspec.node_archive import pack
 
 ROOT = Path(__file__).resolve().parent.parent
 # What blobsync imports without Azure's SDK; all of it works without native modules.
-PURE = ("annotated-doc", "pyyaml", "shellingham", "tqdm", "typer", "urllib3")
+PURE = ("annotated-doc", "pathspec", "pyyaml", "shellingham", "tqdm", "typer", "urllib3")
 SHEBANG = b"#!/usr/bin/env python3\n"
 # Python of any version has to understand it.
 MAIN = """\

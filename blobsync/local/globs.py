@@ -4,8 +4,7 @@ Both compare bytes. Strings here have one character (U+0000 to U+00FF) for each 
 regular expressions on them count as git and zip do.
 
 ``fnmatch`` and ``glob`` of the standard library differ (``*`` always or never matches a slash, no ``**`` of
-git's, no classes by name), no package has zip's, and pathspec's translation of git's departs from git in brackets,
-escapes, white space and ``**``, and takes exponential time.
+git's, no classes by name), and no package has zip's; pathspec has git's and is what ``local.ignore_patterns`` uses.
 """
 
 from __future__ import annotations
@@ -89,8 +88,7 @@ def zip_excludes(options: Sequence[str], config_file: str) -> tuple[tuple[ZipExc
                 others.append(word)
         elif excluding:
             try:
-                regex = stars_regex(glob_tokens(byte_text(word), "."), ".")
-                found.append(ZipExclude(word, re.compile(regex, re.DOTALL)))
+                found.append(ZipExclude(word, re.compile(_zip_regex(byte_text(word)), re.DOTALL)))
             except ValueError as error:
                 raise IgnorePatternError(f"bad pattern '{word}': {error}", where=where) from error
         else:
@@ -147,44 +145,6 @@ def regex_class(codes: frozenset[int]) -> str:
     return "[" + "".join(f"\\x{a:02x}-\\x{b:02x}" for a, b in zip(starts, ends, strict=True)) + "]" if codes else "(?!)"
 
 
-def glob_tokens(pattern: str, one: str, never: str = "") -> list[str]:
-    """An expression for each character of a pattern, but ``*`` for a star.
-
-    ``one`` is that of ``?``; a bracket matches none of ``never``. A slash stays a slash, also after a backslash.
-    """
-    if len(pattern) > MAX_PATTERN_BYTES:
-        raise ValueError(f"it is longer than {MAX_PATTERN_BYTES:,} bytes")
-    tokens: list[str] = []
-    at = 0
-    while at < len(pattern):
-        character = pattern[at]
-        at += 1
-        if character == "[":
-            allowed, at = bracket(pattern, at)
-            tokens.append(regex_class(allowed - {ord(each) for each in never}))
-        elif character == "\\" and at < len(pattern):
-            tokens.append(re.escape(pattern[at]))
-            at += 1
-        else:
-            tokens.append({"*": "*", "?": one}.get(character) or re.escape(character))
-    return tokens
-
-
-def stars_regex(tokens: Sequence[str], one: str) -> str:
-    """The expression for ``glob_tokens``; a star matches any number of what ``one`` matches."""
-    parts = [""]
-    for each in tokens:
-        if each == "*":
-            parts.append("")
-        else:
-            parts[-1] += each
-    first, *between = parts
-    if not between:
-        return first
-    places = [first_place(f"{one}*?", part) for part in between[:-1] if part]
-    return f"{first}{''.join(places)}{one}*{between[-1]}"
-
-
 def first_place(star: str, regex: str) -> str:
     """``star`` and then ``regex``, matched only at the first place where it fits.
 
@@ -194,3 +154,27 @@ def first_place(star: str, regex: str) -> str:
     """
     name = f"_{next(_GROUPS)}"
     return f"(?=(?P<{name}>{star}{regex}))(?P={name})"
+
+
+def _zip_regex(pattern: str) -> str:
+    if len(pattern) > MAX_PATTERN_BYTES:
+        raise ValueError(f"it is longer than {MAX_PATTERN_BYTES:,} bytes")
+    parts: list[str] = [""]
+    at = 0
+    while at < len(pattern):
+        character = pattern[at]
+        at += 1
+        if character == "[":
+            allowed, at = bracket(pattern, at)
+            parts[-1] += regex_class(allowed)
+        elif character == "\\" and at < len(pattern):
+            parts[-1] += re.escape(pattern[at])
+            at += 1
+        elif character == "*":
+            parts.append("")
+        else:
+            parts[-1] += "." if character == "?" else re.escape(character)
+    first, *between = parts
+    if not between:
+        return first
+    return first + "".join(first_place(".*?", part) for part in between[:-1] if part) + ".*" + between[-1]

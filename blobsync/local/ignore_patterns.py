@@ -8,11 +8,13 @@ passes it to ``zip``) exclude for good.
 
 ``.git/info/exclude`` and the user's global excludes are not read: two clones make the same archive.
 
-They are translated as git 2.39 matches them, which its documentation does not say in all cases:
+pathspec translates the patterns. Where its version 1.1 departs from what git 2.39 does, the pattern is
+prepared for it here:
 
 =====================  ==================================================================================
 ``foo/**``             matches what is below ``foo``, not ``foo`` itself, so ``!foo/keep`` can work
-``[!a]``               never matches ``/``, but a ``/`` in brackets anchors the pattern as any other
+``[!a]``               never matches ``/``
+``[[:space:]]``        and the other POSIX classes; ``\\`` escapes inside brackets, too
 ``?``                  is one byte: git compares bytes, so everything here is done on the bytes of a name
 trailing tab, CR       belong to the pattern; only unescaped spaces are dropped
 ``***``                as a whole path part is the same as ``**``
@@ -28,9 +30,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
 from blobsync.base.errors import ConfigError, IgnorePatternError, LocalFileError
 from blobsync.config.model import Cluster
-from blobsync.local.globs import byte_text, first_place, glob_tokens, stars_regex, zip_excludes
+from blobsync.local.globs import MAX_PATTERN_BYTES, bracket, byte_text, first_place, regex_class, zip_excludes
 
 # In rising order of precedence.
 IGNORE_FILES = (".gitignore", ".amlignore", ".blobsyncignore")
@@ -39,8 +43,15 @@ IGNORE_FILES = (".gitignore", ".amlignore", ".blobsyncignore")
 _MAX_IGNORE_FILE = 4 * 1024 * 1024
 _MAX_PATTERNS = 20_000
 
-# One byte of a name.
-_BYTE = "[^/]"
+# How pathspec 1.1 translates: a pattern that may match anywhere, "/**/" in the middle, one byte of a name, and the end.
+_ANYWHERE = "^(?:.+/)?"
+_FOLDERS_BETWEEN = "(?:/.+)?/"
+_ANY = "[^/]"
+_ENDS = ("(?:(?:/)|$)", "(?:/)")
+
+# Stand-ins for what pathspec must not see; names and patterns hold only U+0000 to U+00FF (one per byte).
+_FIRST_STAND_IN = 0xE000
+_ANY_STAND_IN = "\U00010000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,56 +213,95 @@ def _rule(line: str, file: str, number: int) -> Rule | None:
     body = line[1:] if takes_in else line
     if body in {"", "/"}:
         return None
-    if (len(body) - len(body.rstrip("\\"))) % 2:
-        raise ValueError("it ends with a backslash")
-    tokens = glob_tokens(body, _BYTE, never="/")
-    # One in brackets counts, too.
-    by_name = "/" not in body[:-1]
-    end = "/?"
-    if tokens[-1] == "/":
-        tokens, end = tokens[:-1], "/"
-    regex = _part_regex(tokens) if by_name else _path_regex(tokens)
-    return Rule(_shown(line), file, number, takes_in, by_name, re.compile(regex + end, re.DOTALL))
+    if len(body) > MAX_PATTERN_BYTES:
+        raise ValueError(f"it is longer than {MAX_PATTERN_BYTES:,} bytes")
+    plain, classes = _with_stand_ins(body)
+    stem, slash = (plain[:-1], "/") if plain.endswith("/") else (plain, "")
+    if "/" in body[:-1] and "/" not in stem:
+        # The only slash is inside brackets; git counts it as one that anchors the pattern.
+        stem = f"/{stem}"
+    by_name = "/" not in stem
+    head, separator, last = stem.rpartition("/")
+    head = "/".join("**" if len(part) > 1 and not part.strip("*") else part for part in head.split("/"))
+    # "?*" is one part that is not empty, as "*" is, but is translated without a short cut that would match
+    # whole subtrees; and "foo/**" becomes "foo/**/?*", which is everything below foo and not foo itself.
+    if last == "*" or (last and not last.strip("*") and by_name):
+        last = "?*"
+    elif last and not last.strip("*"):
+        last = "**/?*"
+    regex, _ = GitIgnoreSpecPattern.pattern_to_regex(f"{'!' * takes_in}{head}{separator}{last}{slash}")
+    if regex is None:
+        return None
+    # The name of pathspec's group would clash when patterns are joined.
+    regex = _in_linear_time(regex.replace("?P<ps_d>", "?:"))
+    for stand_in, text in classes.items():
+        regex = regex.replace(stand_in, text)
+    compiled = re.compile(regex, re.DOTALL)
+    return Rule(_shown(line), file, number, takes_in, by_name, compiled)
 
 
-def _path_regex(tokens: Sequence[str]) -> str:
-    """The expression for a path; its parts that are ``**`` stand for any number of folders."""
-    parts: list[list[str]] = [[]]
-    for each in tokens:
-        if each == "/":
-            parts.append([])
+def _in_linear_time(regex: str) -> str:
+    """pathspec's expression, with each star matched only at the first place (see ``first_place``).
+
+    Nothing but ``*`` in a name is translated to the texts that are searched for here: brackets are still stand-ins,
+    and literal characters are escaped.
+    """
+    anchor, lead = ("^", "") if not regex.startswith(_ANYWHERE) else (_ANYWHERE, "^")
+    end = next(end for end in _ENDS if regex.endswith(end))
+    *between, last = regex[len(anchor) : -len(end)].split(_FOLDERS_BETWEEN)
+    parts = [_stars(part) for part in between]
+    last = _stars(last)
+    if not parts:
+        return f"{anchor}{last}{end}"
+    # "a/**/b": the part before a "**" ends with a slash, so its start determines its end.
+    first = first_place("(?:.+?/)??", f"{parts[0]}/") if lead else f"{parts[0]}/"
+    middle = "".join(first_place("(?:.+?/)??", f"{part}/") for part in parts[1:])
+    return f"^{first}{middle}(?:.+/)?{last}{end}"
+
+
+def _stars(part: str) -> str:
+    """The part of a pattern between two ``**``, with the stars of each folder's or file's name converted."""
+    names = []
+    for name in part.replace(_ANY, _ANY_STAND_IN).split("/"):
+        first, *between = name.split(f"{_ANY_STAND_IN}*")
+        if between:
+            places = [first_place(f"{_ANY_STAND_IN}*?", piece) for piece in between[:-1] if piece]
+            first = f"{first}{''.join(places)}{_ANY_STAND_IN}*{between[-1]}"
+        names.append(first)
+    return "/".join(names).replace(_ANY_STAND_IN, _ANY)
+
+
+def _with_stand_ins(body: str) -> tuple[str, dict[str, str]]:
+    """The pattern with one character for each bracket and unusual white space, and what each stands for."""
+    out: list[str] = []
+    classes: dict[str, str] = {}
+
+    def stand_in(regex: str) -> None:
+        mark = chr(_FIRST_STAND_IN + len(classes))
+        classes[mark] = regex
+        out.append(mark)
+
+    at = 0
+    while at < len(body):
+        character = body[at]
+        at += 1
+        if character == "[":
+            allowed, at = bracket(body, at)
+            stand_in(regex_class(allowed - {ord("/")}))
+            continue
+        escaped = character == "\\"
+        if escaped:
+            if at == len(body):
+                raise ValueError("it ends with a backslash")
+            character = body[at]
+            at += 1
+        if character.isspace() and character != " ":
+            stand_in(re.escape(character))
+        elif escaped and character != "/":
+            out.append(f"\\{character}")
         else:
-            parts[-1].append(each)
-    if not parts[0]:
-        del parts[0]
-    if not all(parts):
-        # No path has two slashes.
-        return "(?!)"
-    if _is_stars(parts[-1]):
-        # What is below a folder, and not the folder itself.
-        parts.append(["*"])
-    # What stands before the first "**", between two of them, and behind the last.
-    groups = [""]
-    for part in parts:
-        if _is_stars(part):
-            groups.append("")
-        else:
-            groups[-1] += f"{_part_regex(part)}/"
-    first, *others = groups
-    if not others:
-        return first[:-1]
-    # A group ends with a slash, so its start determines its end.
-    between = "".join(first_place("(?:.+?/)??", group) for group in others[:-1] if group)
-    return f"{first}{between}(?:.+/)?{others[-1][:-1]}"
-
-
-def _is_stars(part: Sequence[str]) -> bool:
-    return len(part) > 1 and set(part) == {"*"}
-
-
-def _part_regex(part: Sequence[str]) -> str:
-    """The expression for a name, which is never empty."""
-    return f"{_BYTE}+" if set(part) == {"*"} else stars_regex(part, _BYTE)
+            out.append(character)
+    return "".join(out), classes
 
 
 def _any(patterns: Sequence[re.Pattern[str]]) -> re.Pattern[str] | None:
