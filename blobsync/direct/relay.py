@@ -91,9 +91,8 @@ class RelayJob(BlobCopyJob):
                 data = self._read(index, length)
                 self._hash_in_turn(index, data)
             except BaseException:
-                with self._turn:
-                    self._broken = True
-                    self._turn.notify_all()
+                # Whoever waits for its turn looks again soon.
+                self._broken = True
                 raise
             self.run.wait_for_rate(length)
             with self.sending(length) as sent:

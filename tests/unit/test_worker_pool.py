@@ -434,8 +434,8 @@ def test_the_number_of_files_under_way_is_reported() -> None:
     run.begins([three])
     run.finish([(two, BlobNotFoundError("gone"))])
     run.finish([(three, Stopped())])
-    run.begins([one])
-    assert heard(run).begun == [(1, "data/x/a"), (2, "data/x/b"), (2, "data/x/c"), (1, "data/x/a")]
+    run.begins([two, one])
+    assert heard(run).begun == [(1, "data/x/a"), (2, "data/x/b"), (2, "data/x/c"), (2, "data/x/a")]
 
 
 def test_the_first_failure_that_concerns_all_files_is_the_reason_of_those_not_tried() -> None:
