@@ -152,6 +152,22 @@ class RecordedRun(RunState):
         super().__init__(task, CollectedReport(), listener, budget)
 
 
+class Looking(threading.Condition):
+    """Remembers how long its waiters want to wait until they look again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.asked.append(timeout)
+        return super().wait(timeout)
+
+    @property
+    def is_often(self) -> bool:
+        return bool(self.asked) and all(each is not None and 0 < each <= 0.5 for each in self.asked)
+
+
 def noticed_by(event: threading.Event) -> Stopping:
     """How one run of the direct engine is to stop: ``event`` is set when it has noticed that, and begins nothing more.
 

@@ -23,7 +23,8 @@ from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobProperties
 from blobsync.transfer.engines import Moved, MoveTask
 from tests.fakes.store import MemoryStore, Request
-from tests.fakes.tasks import RecordedRun, RecordingListener, copy, download, moved_by, remote_state, upload
+from tests.fakes.tasks import Looking, RecordedRun, RecordingListener, copy, download, moved_by, remote_state, upload
+from tests.waiting import wait_until
 
 BLOCK = 4 * MIB
 SIZE = 2 * BLOCK + 5
@@ -303,11 +304,13 @@ def test_whoever_waits_for_its_turn_notices_an_interrupt_while_another_hangs(pla
 
     def hang(request: Request) -> None:
         if request.operation == "get" and request.start == 0:
+            assert wait_until(lambda: len(looking.asked) >= 2)
             place.run.stop.set()
             # The two others, without any word of this one.
             assert given_up.acquire(timeout=60) and given_up.acquire(timeout=60)
 
     place.here.before = hang
+    job._turn = looking = Looking()
     job.open()
     threads = [Ending() for _ in range(3)]
     for each in threads:
@@ -315,7 +318,7 @@ def test_whoever_waits_for_its_turn_notices_an_interrupt_while_another_hangs(pla
     for each in threads:
         each.join(60)
         assert not each.is_alive()
-    assert given_up.acquire(timeout=60)
+    assert given_up.acquire(timeout=60) and looking.is_often
     assert not place.there.blocks
 
 

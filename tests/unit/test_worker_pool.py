@@ -31,7 +31,7 @@ from blobsync.plan.transfer_plan import Route
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved, MoveTask
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import RecordedRun, RecordingListener, action, ctrl_c_after, live_part
+from tests.fakes.tasks import Looking, RecordedRun, RecordingListener, action, ctrl_c_after, live_part
 
 # Seconds for what is soon true on a quiet machine.
 _PATIENCE = 60.0
@@ -571,22 +571,6 @@ class Woken(threading.Condition):
 
     def wait(self, timeout: float | None = None) -> bool:
         return super().wait(None if timeout is None else _PATIENCE)
-
-
-class Looking(threading.Condition):
-    """Remembers how long its waiters want to wait until they look again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[float | None] = []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.asked.append(timeout)
-        return super().wait(timeout)
-
-    @property
-    def is_often(self) -> bool:
-        return bool(self.asked) and all(each is not None and 0 < each <= 0.5 for each in self.asked)
 
 
 def pool_of(run: RunState, jobs: Sequence[FileJob], threads: int) -> WorkerPool:
