@@ -152,6 +152,13 @@ class RecordedRun(RunState):
         super().__init__(task, CollectedReport(), listener, budget)
 
 
+class Woken(threading.Condition):
+    """Who waits looks again only when somebody notifies it: after a minute at the earliest, not after a moment."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(None if timeout is None else 60.0)
+
+
 class Looking(threading.Condition):
     """Remembers how long its waiters want to wait until they look again."""
 

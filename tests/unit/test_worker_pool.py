@@ -31,7 +31,7 @@ from blobsync.plan.transfer_plan import Route
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved, MoveTask
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import Looking, RecordedRun, RecordingListener, action, ctrl_c_after, live_part
+from tests.fakes.tasks import Looking, RecordedRun, RecordingListener, Woken, action, ctrl_c_after, live_part
 
 # Seconds for what is soon true on a quiet machine.
 _PATIENCE = 60.0
@@ -564,13 +564,6 @@ def guided(
     paths: str = "",
 ) -> list[Guided]:
     return [Guided(run, path, pieces, opening, moving) for path in paths or [each.path for each in run.task.actions]]
-
-
-class Woken(threading.Condition):
-    """Who waits looks again only when somebody notifies it: after a minute at the earliest, not after a moment."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return super().wait(None if timeout is None else _PATIENCE)
 
 
 def pool_of(run: RunState, jobs: Sequence[FileJob], threads: int) -> WorkerPool:
