@@ -189,8 +189,6 @@ class LandingRange:
         self._length = 0
         self._checksum = recording.checksum()
         self._hashed = recording.is_on()
-        # What landed while the record was being made, which takes a while.
-        recording.catch_up()
 
     def wrote(self, data: bytes) -> None:
         """Count data that was written directly after the previous data."""
