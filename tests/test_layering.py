@@ -165,10 +165,15 @@ def test_a_short_upload_imports_only_what_it_needs() -> None:
         "http.client",
         "blobsync.config.checkpoint_rule",
         "blobsync.config.sources",
+        "blobsync.local.fetch_records",
+        "blobsync.local.trash",
+        "blobsync.plan.request_counts",
         "blobsync.plan.spreading",
         "blobsync.direct.copy",
         "blobsync.direct.download",
         "blobsync.direct.small_files",
+        "blobsync.store.old_contents",
+        "blobsync.store.rest.arrow",
         "blobsync.store.rest.block_checks",
     }
     assert "blobsync.direct.upload" in loaded and not late & loaded
@@ -194,7 +199,6 @@ def test_a_short_upload_makes_few_dataclasses() -> None:
             "Result",
             "Ledger",
             "UnfinishedDownload",
-            "Deletions",
             "CollectedReport",
         ),
     }

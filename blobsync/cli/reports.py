@@ -15,7 +15,6 @@ from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.base.plan_reasons import Reason
 from blobsync.cli.output import fields_of, more_line
-from blobsync.plan.request_counts import Operations, leaves_account, planned_operations
 from blobsync.plan.transfer_plan import (
     VERBS,
     Action,
@@ -32,6 +31,7 @@ from blobsync.plan.transfer_result import TransferResult
 if TYPE_CHECKING:
     from blobsync.base.locations import BlobContainer
     from blobsync.jobs.record import JobRecord
+    from blobsync.plan.request_counts import Operations
     from blobsync.project.verify import VerifyReport
     from blobsync.store.account_features import AccountFeatures
 
@@ -55,6 +55,8 @@ def plan_data(
     plan: TransferPlan, records: Path | None = None, accounts: _Accounts = MappingProxyType({})
 ) -> dict[str, Any]:
     """``data`` of ``plan`` and ``--dry-run``; ``records`` is the file with the actions, if the document omits them."""
+    from blobsync.plan.request_counts import planned_operations  # late, as in all of these: only --json and -v count
+
     data = _counts(plan) | {
         "bytes_planned": plan.bytes_to_transfer,
         "bytes_on_record": plan.bytes_on_record,
@@ -101,6 +103,8 @@ def result_data(result: TransferResult, seconds: float) -> dict[str, Any]:
 
 def done_operations(result: TransferResult) -> Operations:
     """What the account was asked: the requests of this process, and by estimate those of other processes."""
+    from blobsync.plan.request_counts import Operations, leaves_account, planned_operations
+
     plan = result.plan
     kinds = ("write", "list", "read", "delete")
     done = Operations(*(result.requests.get(kind, 0) for kind in kinds))
@@ -206,7 +210,11 @@ def plan_summary(plan: TransferPlan, *, verbose: bool) -> str:
     if plan.extras and not plan.options.mirror:
         words.append(f"{plan.extras:,} only at the destination, left there")
     engine = f". Engine: {plan.engine.name}, {plan.engine.why}" if verbose or plan.engine.name != "direct" else ""
-    asked = f". Requests: {operations_text(planned_operations(plan))}" if verbose else ""
+    asked = ""
+    if verbose:
+        from blobsync.plan.request_counts import planned_operations
+
+        asked = f". Requests: {operations_text(planned_operations(plan))}"
     return f"{'; '.join(words)}{engine}{_processes(plan)}{_nodes(plan)}{asked}"
 
 

@@ -364,4 +364,5 @@ def carried_out(session: Session, project: Project, made: TransferPlan, *, yes: 
     # A run that takes over the records of a killed one makes its plan again.
     failures = (*result.failures, *result.plan.conflicts)
     seconds = session.seconds
-    return Result(result_data(result, seconds), result_lines(result, seconds), failures, result.exit_code, wraps=True)
+    data = result_data(result, seconds) if session.json else {}
+    return Result(data, result_lines(result, seconds), failures, result.exit_code, wraps=True)

@@ -57,7 +57,7 @@ def share_error(entry: FolderEntry, path: str, local: Path, given: str, *, uploa
     )
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Resolution:
     """Both ends of one path.
 

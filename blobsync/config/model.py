@@ -36,7 +36,7 @@ def default_blob_endpoint(account_name: str) -> str:
     return f"https://{account_name}.blob.core.windows.net"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StorageAccount:
     """One storage account file: a container and the right to use it, or a source: a ``bucket``, or ``web`` files.
 
@@ -54,9 +54,9 @@ class StorageAccount:
     sas_token: SasToken | None = None
     auth: str | None = None
     from_outside: frozenset[str] = frozenset()
-    origin: str = field(default="in the file", compare=False)
+    origin: str = "in the file"
     bucket: BucketAccess | None = None
-    web: WebFiles | None = field(default=None, compare=False)
+    web: WebFiles | None = None
 
     def __repr__(self) -> str:
         return f"<StorageAccount {self.file!r}: {self.container}, {self.credential}>"
@@ -101,7 +101,7 @@ class StorageAccount:
         return "sas" if self.sas_token else "identity"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FolderEntry:
     """One ``*_folder`` key: the local folder ``prefix`` and the blob folder ``path`` are the same thing.
 
@@ -213,7 +213,6 @@ class JobRefusal(NamedTuple):
 _NO_DOCKER = Docker()
 
 
-# Few fields of it can be compared, and nobody does.
 @dataclass(frozen=True, eq=False, repr=False)
 class Cluster:
     """One cluster file, with ``-p`` merged in and every ``${ENV}`` replaced that may stand there.

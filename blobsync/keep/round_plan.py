@@ -20,7 +20,8 @@ from blobsync.base.plan_reasons import Reason
 from blobsync.local.files import hash_file
 from blobsync.local.index import PairIndex
 from blobsync.local.names import blob_problem
-from blobsync.plan.decisions import decide_all, name_failure
+from blobsync.plan.decisions import decide_all
+from blobsync.plan.left_out_files import name_failure
 from blobsync.plan.pairing import Pair, is_as_recorded, needs_local_md5
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_options import TransferOptions

@@ -39,7 +39,6 @@ from blobsync.local.part_files import (
     keep_nothing,
     unnamed_work,
 )
-from blobsync.local.trash import put_aside
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that replaced a file must not wait for a writer.
@@ -286,7 +285,11 @@ class LocalFolder:
             os.close(fd)
 
     def _keep(self, relative: RelativeName) -> Keep:
-        return partial(put_aside, kept=self._kept / relative) if self._kept else keep_nothing
+        if self._kept is None:
+            return keep_nothing
+        from blobsync.local.trash import put_aside  # late: few commands replace a file
+
+        return partial(put_aside, kept=self._kept / relative)
 
     def _parts(self, relative: RelativeName) -> list[str]:
         # The type says that the name was validated; check again, because the next open would not notice a mistake.

@@ -308,7 +308,7 @@ class RecordedRange(NamedTuple):
     checksum: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, repr=False)
 class UnfinishedDownload:
     """An unfinished download: ``destination`` is the file's path, ``blob`` the URL without a SAS.
 

@@ -33,7 +33,7 @@ _FORGOTTEN = 7 * 86400.0
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Running:
     """The process ``pid`` of ``host``, which began at ``born`` (in the kernel's clock ticks); ``told`` is the time of
     its last report (seconds since 1970)."""

@@ -48,6 +48,7 @@ from blobsync.base.plan_reasons import Reason
 from blobsync.local.names import shape_clashes
 from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill, Spool
 from blobsync.plan.keep_both_names import NAME_ASIDE, beside, sibling, with_free_name
+from blobsync.plan.left_out_files import name_failure
 from blobsync.plan.pairing import Pair, changes_since_verified, equal_content, is_as_recorded, source_is_near
 from blobsync.plan.transfer_options import NO_LIMIT, Keep, TransferOptions
 from blobsync.plan.transfer_plan import PACKED_ACTION, Action, FileAction, Route, actions_of
@@ -350,11 +351,6 @@ def leave_out(
             path = f"{shown}/{action.path}" if action.path else shown
             failures.append(name_failure(path, why))
     return tuple(kept), failures
-
-
-def name_failure(path: str, why: str) -> FileFailure:
-    """A local file whose name no blob can have; ``why`` continues "its name"."""
-    return FileFailure(path, FailureCode.NAMES_UNSAFE, f"left out: its name {why}", "rename it, or --exclude it")
 
 
 def written_names(action: FileAction) -> Sequence[str]:

@@ -112,3 +112,8 @@ def left_out_message(shown: str, reason: Reason, detail: str) -> FileFailure | s
         return FileFailure(shown, FailureCode.UNREADABLE, f"{shown}: {message}", f"{hint}, or --exclude it")
     way_out = f"; to follow it: {trust_command(shown)}" if reason is Reason.SYMLINK_OUTSIDE else ""
     return f"{shown}: left out, {message}{way_out}"
+
+
+def name_failure(path: str, why: str) -> FileFailure:
+    """A local file whose name no blob can have; ``why`` continues "its name"."""
+    return FileFailure(path, FailureCode.NAMES_UNSAFE, f"left out: its name {why}", "rename it, or --exclude it")

@@ -82,7 +82,7 @@ def by_node(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
     return sorted(nodes.values(), key=lambda node: (len(node.name), node.name))
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Progress:
     """The progress of a command: files, bytes, seconds.
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from blobsync.base.locations import BlobLocation, LocalLocation, Location
 from blobsync.base.stopping import NEVER, StopRequest
@@ -20,8 +20,10 @@ from blobsync.local.link_policy import way_to
 from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.transfer_plan import IndexKey, Part, PlanPart, Shape
-from blobsync.store.old_contents import OldContent, with_old_contents
 from blobsync.store.open_locations import Connections, OpenLocation, location_of
+
+if TYPE_CHECKING:
+    from blobsync.store.old_contents import OldContent
 
 LivePart: TypeAlias = Part[OpenLocation]
 
@@ -96,7 +98,12 @@ class ProjectContext:
     def _open(self, end: Location, part: PlanPart) -> OpenLocation:
         """A container's with its store, a local one with what no link may lead a write out of."""
         if isinstance(end, BlobLocation):
-            return with_old_contents(self.connections.open(end), self.old_contents)
+            opened = self.connections.open(end)
+            if not self.old_contents:
+                return opened
+            from blobsync.store.old_contents import with_old_contents  # late: few plans name one
+
+            return with_old_contents(opened, self.old_contents)
         path = end.path
         entered = [Path(place) for place in way_to(self.root, part.path, self.trusted).entered]
         below = [Path(link.target) for link in self.trusted if link.link.startswith(f"{part.path}/")]

@@ -40,7 +40,7 @@ class TransferResult:
     azcopy_job_ids: tuple[str, ...] = ()
     receipt: Path | None = None
     interrupted: bool = False
-    requests: Mapping[str, int] = field(default_factory=dict, compare=False)
+    requests: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def conflicts(self) -> tuple[FileFailure, ...]:

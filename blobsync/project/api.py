@@ -752,7 +752,7 @@ class Project:
 
         Raises ``UntrustedLinkError`` if it would be read through an untrusted link.
         """
-        from blobsync.plan.planner import demand_consent
+        from blobsync.plan.requests import demand_consent
         from blobsync.project import browse
 
         place = self.resolve(path)
@@ -764,7 +764,7 @@ class Project:
 
         Raises ``NothingMatchedError``, ``LocalFileError``, and ``UntrustedLinkError`` as :meth:`stat` does.
         """
-        from blobsync.plan.planner import demand_consent
+        from blobsync.plan.requests import demand_consent
         from blobsync.project import browse
 
         place = self.resolve(path)
@@ -789,7 +789,7 @@ class Project:
         Raises ``NothingMatchedError``, ``ShapeConflictError`` for a folder, ``LocalFileError``, and
         ``UntrustedLinkError`` as :meth:`stat` does.
         """
-        from blobsync.plan.planner import demand_consent
+        from blobsync.plan.requests import demand_consent
         from blobsync.project import content
 
         place = self.resolve(path)
@@ -804,7 +804,7 @@ class Project:
         ``compare_content``: blobs without an MD5 are read. Raises ``NothingMatchedError``, and ``UnsafeNamesError`` for
         blobs that cannot be locked.
         """
-        from blobsync.plan.planner import both_ends
+        from blobsync.plan.requests import both_ends
         from blobsync.project import locks
 
         with self._reporting(on_progress):
@@ -893,7 +893,7 @@ class Project:
         ``wildcards``: a path that neither side has may be a pattern with ``*``, ``?`` and ``[ab]``. Raises
         ``NothingMatchedError`` if neither side has the name, ``LockError`` without a lock.
         """
-        from blobsync.plan.planner import both_ends
+        from blobsync.plan.requests import both_ends
         from blobsync.project.verify import verify
 
         with self._reporting(on_progress):

@@ -102,15 +102,19 @@ def engine_set(
 
     def direct() -> Engine:
         from blobsync.direct.engine import DirectEngine
-        from blobsync.local.fetch_records import FetchRecords
 
+        fetches = None
+        if state.lasting and copies:
+            from blobsync.local.fetch_records import FetchRecords  # late: few commands copy
+
+            fetches = FetchRecords(state)
         alone = DirectEngine(
             source_sas=lambda end: mint(end, READ_BLOB),
             journal=context.journal,
             unfinished=context.unfinished,
             intents=intents,
             comparing=plan.options.compare_content,
-            fetches=FetchRecords(state) if state.lasting else None,
+            fetches=fetches,
         )
         if plan.processes.count == 1:
             return alone

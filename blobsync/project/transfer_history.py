@@ -47,7 +47,7 @@ RUNNING = "running"
 KILLED = "killed"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class TransferEntry:
     """One transfer or removal. Times in seconds since 1970, ``seconds`` is the duration.
 
@@ -225,7 +225,7 @@ _MOST_PATHS = 100
 _SILENT = 60.0
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RunningTransfer(Running):
     """A transfer under way. ``id`` is that of its entry in the history. ``stoppable``: other processes may stop it,
     since a blobsync command runs it, or a program that used ``start_upload`` or the like. ``kind``, ``paths``,

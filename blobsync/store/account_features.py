@@ -12,7 +12,7 @@ from blobsync.base.plain_json import made_of, parse_object
 MOST_DAYS = 365
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, repr=False)
 class AccountFeatures:
     """Of one container; None: unknown.
 

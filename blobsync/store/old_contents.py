@@ -44,7 +44,7 @@ OldContents = Mapping[tuple[str, str, str], OldContent]
 
 def with_old_contents(end: OpenBlob, known: OldContents) -> OpenBlob:
     """The same end, which also gives these contents."""
-    return OpenBlob(cast("BlobStore", _Store(end.store, known)), end.name) if known else end
+    return OpenBlob(cast("BlobStore", _Store(end.store, known)), end.name)
 
 
 class _Store:

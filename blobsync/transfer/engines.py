@@ -80,7 +80,7 @@ class MoveReport(Protocol):
         ...
 
 
-@dataclass
+@dataclass(repr=False)
 class CollectedReport:
     """A report that collects everything, to be read after the engine has ended."""
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from blobsync.base.errors import FailureCode, FileFailure, LocalFileError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
@@ -53,7 +53,7 @@ _TICK_NS = 20_000_000
 _COARSE_TICK_NS = 2_000_000_000
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False)
 class Ledger:
     """The outcome of each file of one part. ``verified`` holds moved files whose destination was seen to be right.
 
@@ -327,12 +327,12 @@ _OUR_NAME = pattern(r"\d{8}T\d{6}Z-[0-9a-f]{8}\.json")
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
 class Deletions(Generic[_T]):
     """Deleted files, and those of which an interrupt left it unknown: requested, but not looked at since."""
 
-    gone: Sequence[_T]
-    unsure: Sequence[_T]
+    def __init__(self, gone: Sequence[_T], unsure: Sequence[_T]) -> None:
+        self.gone: Final = gone
+        self.unsure: Final = unsure
 
 
 class CollectedReceipts:

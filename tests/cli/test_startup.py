@@ -79,7 +79,7 @@ def test_light_commands_import_nothing_heavy(
             ("status",),
             (
                 *("blobsync.jobs", "blobsync.jobspec", "blobsync.backends", "blobsync.transfer.ledger"),
-                "blobsync.local.lock_files",
+                *("blobsync.local.lock_files", "blobsync.plan.planner"),
             ),
         ),
         (

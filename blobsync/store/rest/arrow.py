@@ -16,13 +16,11 @@ from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
 from blobsync.store.protocol import MAX_BLOB_BYTES, BlobInfo
-from blobsync.store.rest.xml import BadAnswerError, Markers, checked_etag, checked_version, decode_md5
+from blobsync.store.rest.xml import ARROW_START, BadAnswerError, Markers, checked_etag, checked_version, decode_md5
 
 # endBefore is heeded in this form only.
 HEADERS = {"x-ms-version": "2026-10-06", "Accept": "application/vnd.apache.arrow.stream"}
 
-# How each message begins; XML never does.
-_START = b"\xff\xff\xff\xff"
 _SCHEMA, _BATCH = 1, 3
 _INT, _UTF8, _BOOL, _TIMESTAMP, _STRUCT, _MAP = 2, 5, 6, 10, 13, 17
 # The buffers of a column, by its type; columns of other types cannot be passed over.
@@ -40,16 +38,11 @@ _TYPES = {
 }
 
 
-def is_arrow(page: bytes) -> bool:
-    """Whether a page is in this form."""
-    return page.startswith(_START)
-
-
 def is_readable(page: bytes) -> bool:
     """Whether a page is in this form, whole, and of types and layouts that are known here."""
     try:
         with _reading():
-            return is_arrow(page) and all(not batch.place(3) for batch, _ in _opened(page).batches)
+            return page.startswith(ARROW_START) and all(not batch.place(3) for batch, _ in _opened(page).batches)
     except BadAnswerError:
         return False
 
@@ -163,7 +156,7 @@ def _messages(page: bytes) -> Iterator[tuple[int, _Table, memoryview]]:
     at = 0
     while at < len(page):
         start, size = struct.unpack_from("<4sI", page, at)
-        if start != _START:
+        if start != ARROW_START:
             raise ValueError("a message begins otherwise")
         if not size:
             return

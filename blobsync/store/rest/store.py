@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import partial
@@ -34,7 +34,6 @@ from blobsync.store.protocol import (
     PutOrder,
     Sent,
 )
-from blobsync.store.rest import arrow
 from blobsync.store.rest.error_codes import DIRECTORY_THERE, skew_seconds, translate
 from blobsync.store.rest.headers import (
     add_condition,
@@ -50,6 +49,7 @@ from blobsync.store.rest.headers import (
 from blobsync.store.rest.http import BlobHttp, SideBySide, Steps, answer_of
 from blobsync.store.rest.transport import Response
 from blobsync.store.rest.xml import (
+    ARROW_START,
     BadAnswerError,
     Markers,
     block_lists,
@@ -542,7 +542,7 @@ class RestBlobStore:
     def _list(self, **which: str) -> Iterator[BlobInfo | str]:
         for page in self._pages(**which):
             try:
-                yield from arrow.blobs_of(page) if arrow.is_arrow(page) else list_page(page)
+                yield from _blobs_of(page)
             except BadAnswerError as error:
                 raise StorageError(f"cannot parse the listing of {self._container}: {error}") from error
 
@@ -553,8 +553,7 @@ class RestBlobStore:
         page = self._list_page(query, "")
         markers = Markers()
         while page:
-            after = partial(arrow.marker_after, markers) if arrow.is_arrow(page) else markers.after
-            marker = self._understood("listing", after, page)
+            marker = self._understood("listing", partial(_marker_after, markers), page)
             ask = partial(self._list_page, query, marker)
             coming = (ask if "maxresults" in query else Ahead(ask).result) if marker else bytes
             yield page
@@ -571,10 +570,12 @@ class RestBlobStore:
         full = {**query, "marker": marker} if marker else dict(query)
         is_from_a_name = "startFrom" in query
         if is_from_a_name and self._asks_for_arrow:
+            from blobsync.store.rest import arrow  # late: only large listings ask for it
+
             reply = self._http.send("GET", self._http.root, full, arrow.HEADERS)
             # An account without such listings answers in XML, or refuses.
             self._asks_for_arrow = reply.status == 200 and arrow.is_readable(reply.body)
-            if reply.status == 200 and (self._asks_for_arrow or not arrow.is_arrow(reply.body)):
+            if reply.status == 200 and (self._asks_for_arrow or not reply.body.startswith(ARROW_START)):
                 return reply.body
         full.pop("endBefore", None)
         reply = self._http.send("GET", self._http.root, full, _FROM_A_NAME if is_from_a_name else _NOTHING)
@@ -607,6 +608,23 @@ class RestBlobStore:
             is_full = isinstance(error, StorageError) and error.service_code == "DirectoryIsNotEmpty"
             return "" if is_full else error.message
         return ""
+
+
+def _blobs_of(page: bytes) -> Iterable[BlobInfo | str]:
+    """What a page of a listing has; raises ``BadAnswerError``."""
+    if not page.startswith(ARROW_START):
+        return list_page(page)
+    from blobsync.store.rest.arrow import blobs_of
+
+    return blobs_of(page)
+
+
+def _marker_after(markers: Markers, page: bytes) -> str:
+    if not page.startswith(ARROW_START):
+        return markers.after(page)
+    from blobsync.store.rest.arrow import marker_after
+
+    return marker_after(markers, page)
 
 
 def _copy_source(url: str | SignedUrl, sas: SasToken | None, etag: str) -> dict[str, str]:

@@ -27,6 +27,9 @@ _STAND_IN = 0x100000
 _STAND_INS = pattern("[\U00100000-\U0010ffff]")
 
 
+# How a page in Arrow's form begins; XML never does.
+ARROW_START = b"\xff\xff\xff\xff"
+
 # Services return an empty page for every 5,000 blobs that are deleted but still kept.
 _MAX_EMPTY_PAGES = 10_000
 
