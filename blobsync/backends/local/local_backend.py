@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -32,7 +32,6 @@ from blobsync.base.formatting import count_text
 from blobsync.base.process import ProcessRunner, python_module
 from blobsync.base.user_folders import state_home
 from blobsync.config.trusted_docker import DockerArgs, demand_docker
-from blobsync.config.yaml_document import read_document
 from blobsync.jobspec.containers import find_runtime, image_text, wanted_image
 from blobsync.jobspec.interactive import HOLDER, entering
 from blobsync.jobspec.node_archive import holder_source
@@ -264,16 +263,7 @@ class LocalBackend:
             try:
                 find_runtime(wanted, self.name, self._around.process)
             except JobError as error:
-                raise self._of_image(error) from error
-
-    def _of_image(self, error: JobError) -> ConfigError:
-        """The error, with the key's line in the cluster file."""
-        file, written = self._cluster.file, self._cluster.written
-        if written is not None:
-            with suppress(ConfigError):
-                document = read_document(written.path, file)
-                return document.error(("docker", "image"), error.message, hint=error.hint)
-        return ConfigError(error.message, file=file, key="docker.image", hint=error.hint)
+                raise self._cluster.error(("docker", "image"), error.message, hint=error.hint) from error
 
     def has_gpus(self) -> bool:
         return bool(self._capacity().gpus)
