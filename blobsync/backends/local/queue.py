@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from blobsync.base.errors import JobError
 from blobsync.base.plain_json import made_of, parse_json
-from blobsync.base.user_folders import make_private
+from blobsync.base.user_folders import locked, make_private
 from blobsync.jobspec.spec import JobSpec, run_name
 
 # A ticket that no supervisor has claimed after so many seconds is left over from a killed submission.
@@ -62,12 +62,12 @@ class LocalQueue:
     """The tickets in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._lock = folder, folder / "lock"
         make_private(folder)
 
     def enter(self, run_id: str, gpus: int, most: int = 0) -> Path:
         """Add a job; a queued one keeps its place. Returns the ticket."""
-        with self._locked():
+        with locked(self._lock):
             for entry in self._entries():
                 if entry.run_id == run_id:
                     return entry.file
@@ -80,7 +80,7 @@ class LocalQueue:
 
     def leave(self, run_id: str) -> None:
         """Remove a job that never began; safe to repeat."""
-        with self._locked():
+        with locked(self._lock):
             for entry in self._entries():
                 if entry.run_id == run_id and not entry.running:
                     entry.file.unlink(missing_ok=True)
@@ -92,17 +92,17 @@ class LocalQueue:
             ticket = self.enter(run_id, gpus, most)
         with ticket.open("r+") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            with self._locked():
+            with locked(self._lock):
                 _update(ticket, claimed=True)
             try:
                 yield
             finally:
-                with self._locked(), suppress(FileNotFoundError):
+                with locked(self._lock), suppress(FileNotFoundError):
                     ticket.unlink()
 
     def try_start(self, run_id: str, capacity: Capacity) -> tuple[str, ...] | None:
         """The GPUs to use if the job may start (without GPUs: an empty tuple), else None."""
-        with self._locked():
+        with locked(self._lock):
             entries = self._entries()
             mine = next((entry for entry in entries if entry.run_id == run_id), None)
             if mine is None:
@@ -118,7 +118,7 @@ class LocalQueue:
 
     def entries(self) -> Sequence[Ticket]:
         """All running and waiting jobs, in order."""
-        with self._locked():
+        with locked(self._lock):
             return self._entries()
 
     def _entries(self) -> list[Ticket]:
@@ -126,12 +126,6 @@ class LocalQueue:
 
     def _tickets(self) -> list[Path]:
         return sorted(path for path in self._folder.glob("*.ticket") if _TICKET.fullmatch(path.name))
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with (self._folder / "lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def gpus_of(spec: JobSpec) -> int:
