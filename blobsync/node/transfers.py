@@ -19,7 +19,7 @@ from pathlib import Path
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Event, Expected, FilesCounted, FilesDone, Looked, Note
 from blobsync.base.file_states import LocalState
-from blobsync.base.formatting import count_text, size_text
+from blobsync.base.formatting import count_text, printable, size_text
 from blobsync.base.locations import LocalLocation, at_and_above
 from blobsync.direct.circuit_breaker import was_tried
 from blobsync.direct.engine import DirectEngine
@@ -299,9 +299,7 @@ def kept_of(entry: FolderLink) -> KeptAttributes:
 def failure_line(failure: FileFailure) -> str:
     """The failure in one line of a log."""
     said = failure.message if failure.path in failure.message else f"{failure.path}: {failure.message}"
-    line = f"{said} ({failure.code}){f'; {failure.hint}' if failure.hint else ''}"
-    # Names may contain line ends and terminal escapes.
-    return line if line.isprintable() else line.encode("unicode_escape").decode()
+    return printable(f"{said} ({failure.code}){f'; {failure.hint}' if failure.hint else ''}")
 
 
 def _name_rule(shape: Shape, target: Path) -> Callable[[str], str | None]:
