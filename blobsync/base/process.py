@@ -72,26 +72,16 @@ class ProcessRunner:
 
         Raises ``ProcessError`` if it cannot start, ``ProcessTimeoutError`` if it was killed after ``timeout`` seconds.
         """
-        with _starting(argv):
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=None if env is None else dict(env),
-                cwd=cwd,
-            )
-        with process:
-            try:
-                out, err = process.communicate((input or "").encode(), timeout=timeout)
-            except subprocess.TimeoutExpired as error:
-                process.kill()
-                process.wait()
-                raise ProcessTimeoutError(f"{_program(argv)} did not finish within {timeout:g} seconds") from error
-            except BaseException:
-                process.kill()
-                raise
-        return Completed(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"), out)
+        given = (input or "").encode()
+        try:
+            with _starting(argv):
+                done = subprocess.run(
+                    argv, input=given, capture_output=True, env=env, cwd=cwd, timeout=timeout, check=False
+                )
+        except subprocess.TimeoutExpired as error:
+            raise ProcessTimeoutError(f"{_program(argv)} did not finish within {timeout:g} seconds") from error
+        out, err = (stream.decode("utf-8", "replace") for stream in (done.stdout, done.stderr))
+        return Completed(done.returncode, out, err, done.stdout)
 
     def start(
         self,
@@ -107,7 +97,7 @@ class ProcessRunner:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=None if env is None else dict(env),
+                env=env,
                 cwd=cwd,
                 # A process group of its own: Ctrl-C in the terminal reaches us only, and we stop the
                 # child in the order that we choose.
@@ -132,7 +122,7 @@ class ProcessRunner:
                 stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
                 stdout=sink,
                 stderr=sink,
-                env=None if env is None else dict(env),
+                env=env,
                 cwd=cwd,
                 start_new_session=True,
             )
@@ -154,7 +144,7 @@ class ProcessRunner:
         """Run a program to its end with this terminal's streams; returns the exit code, 128 and its number for a signal
         that ended it, as a shell does."""
         with _starting(argv), hearing_what_we_hear():
-            process = subprocess.Popen(argv, env=None if env is None else dict(env), cwd=cwd)
+            process = subprocess.Popen(argv, env=env, cwd=cwd)
         while True:
             # The terminal sends Ctrl-C to the child as well; the child decides how to react.
             with suppress(KeyboardInterrupt):
@@ -174,7 +164,7 @@ class ProcessGroup:
         self._child = subprocess.Popen(
             argv,
             cwd=cwd,
-            env=dict(env),
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=None if output is None else subprocess.STDOUT,
