@@ -19,40 +19,22 @@ from blobsync.base.errors import (
     SourceChangedError,
     StorageError,
 )
-from blobsync.base.events import Listener
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.download import DownloadJob
 from blobsync.direct.range_reads import CHUNK, looked_up, naming_the_source, read_range, version_of
-from blobsync.direct.thread_pool import RunState, Stopped, Written
+from blobsync.direct.thread_pool import Stopped
 from blobsync.local.files import LocalFolder
 from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction, KeptAttributes
 from blobsync.store.protocol import BlobProperties, GetOrder
-from blobsync.transfer.engines import CollectedReport, Moved, MoveTask
+from blobsync.transfer.engines import Moved
 from tests.fakes.store import MemoryReader, MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, action, download, local_state, remote_state
+from tests.unit.test_large_download import PacedRun
 
 BODY = os.urandom(CHUNK + 5)
 NAME = "p/a"
 WAYS = ["in the lane", "in the pool"]
-
-
-class PacedRun(RunState):
-    """Adds up what it was asked to wait for; ``noting`` gets what is about to be written."""
-
-    def __init__(self, task: MoveTask, listener: Listener) -> None:
-        super().__init__(task, CollectedReport(), listener, 1 << 20)
-        self.paced = 0
-        self.noting: Callable[[int, bytes | None], None] = lambda size, md5: None
-
-    def wait_for_rate(self, count: int) -> None:
-        super().wait_for_rate(count)
-        self.paced += count
-
-    def about_to_write(self, *files: Written) -> None:
-        super().about_to_write(*files)
-        for _, size, md5 in files:
-            self.noting(size, md5)
 
 
 class Place:
