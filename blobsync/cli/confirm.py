@@ -145,6 +145,18 @@ def ask_until(session: Session, ask: Callable[[], str], read: Callable[[str], An
             session.note(error.message + (f" ({error.hint})" if error.hint else ""))
 
 
+def ask_word(session: Session, question: str, *words: str) -> str:
+    """Ask until the answer is one of these words; the first is that of no answer."""
+
+    def read(answer: str) -> str:
+        found = [word for word in words if word.lower() == answer.lower()]
+        if not found:
+            raise UsageError(f"'{answer}' is none of {', '.join(words)}")
+        return found[0]
+
+    return ask_until(session, lambda: ask_text(session, question, words[0]), read)
+
+
 @contextmanager
 def _answering() -> Iterator[None]:
     try:

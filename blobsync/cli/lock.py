@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,11 +42,8 @@ def lock(
     project = session.project()
     look = partial(project.lock, compare_content=compare_content)
     reports = [with_consent(session, project, partial(look, path)) for path in paths]
-    data = {"locks": [fields_of(each, *_OF_LOCK) for each in reports]}
+    data = {"locks": [asdict(each) for each in reports]}
     return Result(data, [line for each in reports for line in _lock_lines(each)], wraps=True)
-
-
-_OF_LOCK = ("path", "digest", "files", "bytes", "changed", "files_written", "list_url", "here")
 
 
 def _lock_lines(report: LockReport) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import UsageError
 from blobsync.base.events import Phase
-from blobsync.cli.confirm import ask_secret, ask_text, ask_until, can_ask
+from blobsync.cli.confirm import ask_secret, ask_until, ask_word, can_ask
 from blobsync.cli.output import Result
 from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, looking, option
 from blobsync.config.account_files import files_for_login, folder_in_use
@@ -17,7 +17,7 @@ from blobsync.config.logins import StoredLogin, forget_login, logins_file, parse
 from blobsync.config.model import StorageAccount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from blobsync.base.check_results import CheckResult
@@ -124,16 +124,7 @@ def _only_file(session: Session, root: Path) -> str:
         )
     if not can_ask(session):
         raise UsageError(f"several storage account files take a login: {', '.join(names)}", hint="blobsync login FILE")
-    return ask_until(session, lambda: ask_text(session, f"which of {', '.join(names)}", names[0]), _one_of(names))
-
-
-def _one_of(names: Sequence[str]) -> Callable[[str], str]:
-    def read(answer: str) -> str:
-        if answer not in names:
-            raise UsageError(f"'{answer}' is none of them")
-        return answer
-
-    return read
+    return ask_word(session, f"which of {', '.join(names)}", *names)
 
 
 def given_login(session: Session, account: StorageAccount) -> StoredLogin:

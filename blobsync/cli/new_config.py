@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-from blobsync.base.errors import ConfigError, ContainerNotFoundError, CredentialError, StorageError, UsageError
-from blobsync.cli.confirm import ask_text, ask_until, can_ask
+from blobsync.base.errors import ContainerNotFoundError, CredentialError, StorageError, UsageError
+from blobsync.cli.confirm import ask_text, ask_until, ask_word, can_ask
 from blobsync.cli.login import another_login, check_data, check_lines, given_login, try_login
 from blobsync.cli.output import CommandInterruptedError, Result
 from blobsync.cli.session import Session, option
@@ -196,12 +196,9 @@ def _account_of(answers: StorageAnswers, session: Session) -> StorageAccount:
     file = AccountFile(Path(name), name, session.environ, Document(name, values, {}))
     if file.without_login is None:
         problem = file.problems[0]
-        raise UsageError(problem.detail if problem.detail.startswith("'") else _named(problem), hint=problem.hint)
+        key = "" if problem.detail.startswith("'") else (problem.key or "").replace("_", " ")
+        raise UsageError(f"{key} {problem.detail}".strip(), hint=problem.hint)
     return file.without_login
-
-
-def _named(problem: ConfigError) -> str:
-    return f"{(problem.key or '').replace('_', ' ')} {problem.detail}".strip()
 
 
 def _login_for(session: Session, account: StorageAccount, *, stdin: bool, again: bool) -> StoredLogin | None:
@@ -240,30 +237,17 @@ def _tried(
 
 
 def _agrees_to_create(session: Session, account: StorageAccount) -> bool:
-    if not can_ask(session):
-        return False
     question = f"the container {account.container} does not exist: create it? (yes, no)"
-    return ask_until(session, lambda: ask_text(session, question, "no"), _yes)
-
-
-def _yes(word: str) -> bool:
-    if word.lower() not in ("y", "yes", "n", "no"):
-        raise UsageError("answer yes or no")
-    return word.lower() in ("y", "yes")
+    return can_ask(session) and ask_word(session, question, "no", "yes", "n", "y") in ("yes", "y")
 
 
 def _is_to_change(session: Session) -> bool:
     """Ask what to do about a login that does not work: True for other answers, False to write the files anyway."""
-
-    def read(word: str) -> bool:
-        if word.lower() == "stop":
-            raise CommandInterruptedError("stopped: nothing was written")
-        if word.lower() not in ("change", "write"):
-            raise UsageError("answer change, write or stop")
-        return word.lower() == "change"
-
     question = "that does not work yet: change the answers, write the files anyway, or stop?"
-    return ask_until(session, lambda: ask_text(session, question, "change"), read)
+    word = ask_word(session, question, "change", "write", "stop")
+    if word == "stop":
+        raise CommandInterruptedError("stopped: nothing was written")
+    return word == "change"
 
 
 def _written(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from blobsync.base.events import Disconnected, Note
 from blobsync.base.formatting import count_text, duration_text, size_text
@@ -22,16 +22,7 @@ from blobsync.cli.text_width import cells, columns_of, shortened
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter, WorkerProgress, by_node, step_verb, waiting_text
 
 if TYPE_CHECKING:
-    from blobsync.base.events import Event, Listener
-
-    class ClosingListener(Listener, Protocol):
-        """A listener that is closed at the end."""
-
-        def paused(self) -> AbstractContextManager[None]:
-            """A context in which a question or another program has the terminal."""
-            ...
-
-        def close(self) -> None: ...
+    from blobsync.base.events import Event
 
 
 # A line that fills the last column may wrap, and a wrapped line cannot be erased.
@@ -359,9 +350,13 @@ class BarListener(_CountingListener):
                 self.show(force=False)
 
 
+# Each is closed at the end; with ``paused()`` a question or another program has the terminal.
+Display: TypeAlias = "QuietListener | LineListener | BarListener"
+
+
 def choose_listener(
     console: Console, *, verbose: int, environ: Mapping[str, str], terminal: TextIO | None = None
-) -> ClosingListener:
+) -> Display:
     """A bar on a terminal, lines in a log file, nothing with ``--quiet`` or ``--json``."""
     if console.quiet or console.as_json:
         return QuietListener(None if console.quiet else console)

@@ -107,15 +107,8 @@ def _report(session: Session, jobs: Jobs, record: JobRecord) -> tuple[Mapping[st
     _note_age(session, report.fetched)
     far = [f"{'preparing:':<14} {preparing}"] if preparing else []
     late = [f"{'checkpoint:':<14} {behind:,} s behind in the container"] if behind is not None else []
-    above = [*report.tail, *([""] if report.tail else []), *logs, *unread]
-    return {**job_data(record), **told, **how_far, "tasks": []}, [
-        *above,
-        *job_details(record),
-        *far,
-        *late,
-        *left,
-        *cause_lines(report.causes),
-    ]
+    said = [*report.tail, *([""] if report.tail else []), *logs, *unread, *job_details(record), *far, *late, *left]
+    return {**job_data(record), **told, **how_far, "tasks": []}, [*said, *cause_lines(report.causes)]
 
 
 def _sweep_report(
@@ -128,12 +121,8 @@ def _sweep_report(
     if task is None:
         return data, [*lines, "", *job_details(record)]
     log = jobs.read_log(record, task=task, tail=REPORT_LINES)
-    return {**data, "logs": log_data(log.fetched), "tail": list(log.lines)}, [
-        *log.lines,
-        "",
-        *log_data(log.fetched),
-        *lines,
-    ]
+    logs = log_data(log.fetched)
+    return {**data, "logs": logs, "tail": list(log.lines)}, [*log.lines, "", *logs, *lines]
 
 
 def _watched(session: Session, jobs: Jobs, ids: Sequence[str], limit: int) -> Result:
@@ -307,11 +296,8 @@ def parse(session: Session, id: OptionalId = None) -> Result:
     jobs = find_jobs(session)
     record, task = find_task(session, jobs, id)
     found = jobs.diagnose(record, task=task)
-    data = {
-        "job_id": found.record.run_id,
-        "causes": cause_data(found.causes),
-        "retriable": found.is_retriable,
-    }
+    known = {"job_id": found.record.run_id, "retriable": found.is_retriable}
+    data = {**known, "causes": cause_data(found.causes)}
     return Result(data, cause_lines(found.causes) if found.causes else ["no known cause found"], wraps=True)
 
 

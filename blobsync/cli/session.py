@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from blobsync.base.events import Listener
     from blobsync.cli.command_words import Word
-    from blobsync.cli.progress import ClosingListener
+    from blobsync.cli.progress import Display
     from blobsync.config.model import Cluster
     from blobsync.project.api import Project
 
@@ -74,7 +74,7 @@ class Session:
         self.log_file: str | None = None
         self.timings = False
         self.environ: Mapping[str, str] = os.environ
-        self.display: ClosingListener = QuietListener()
+        self.display: Display = QuietListener()
         self.listener: Listener = self.display
         self.started: Callable[[Session], None] = lambda session: None
         self.began = time.monotonic()
