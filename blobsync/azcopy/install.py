@@ -11,13 +11,14 @@ import gzip
 import hashlib
 import os
 import platform
+import shutil
 import tarfile
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Protocol, cast
 from urllib.parse import urlsplit
 
 import urllib3
@@ -152,12 +153,8 @@ def _download(url: str, target: Path, environ: Mapping[str, str], shown: str) ->
         with pool.request("GET", url, preload_content=False) as reply, target.open("wb") as sink:
             if reply.status != 200:
                 raise AzcopyInstallError(f"{shown} answers {reply.status} {reply.reason}", hint=hint)
-            left = _MAX_ARCHIVE
-            for piece in reply.stream(_CHUNK):
-                left -= len(piece)
-                if left < 0:
-                    raise AzcopyInstallError(f"{shown} sends more than {_MAX_ARCHIVE >> 20} MiB", hint=hint)
-                sink.write(piece)
+            bounded = _Bounded(reply, _MAX_ARCHIVE, f"{shown} sends more than {_MAX_ARCHIVE >> 20} MiB", hint)
+            shutil.copyfileobj(bounded, sink, _CHUNK)
     except urllib3.exceptions.HTTPError as error:
         # The error's own text may quote the address with its query.
         raise AzcopyInstallError(f"{shown} cannot be downloaded: {type(error).__name__}", hint=hint) from error
@@ -184,9 +181,10 @@ def _unpack(packed: Path, target: Path) -> Path:
 
 def _from_tar(packed: Path, target: Path) -> Path:
     """Read the archive as a stream, only up to the program: what precedes it is limited, too."""
+    too_late = f"{packed} contains no azcopy in its first {_MAX_ARCHIVE >> 20} MiB"
     with (
         gzip.open(packed) as plain,
-        tarfile.open(fileobj=cast("IO[bytes]", _Bounded(plain, packed)), mode="r|") as bundle,
+        tarfile.open(fileobj=cast("IO[bytes]", _Bounded(plain, _MAX_ARCHIVE, too_late)), mode="r|") as bundle,
     ):
         for entry in bundle:
             if not entry.isfile() or not _is_program(entry.name):
@@ -198,21 +196,22 @@ def _from_tar(packed: Path, target: Path) -> Path:
     raise AzcopyInstallError(f"{packed} contains no azcopy", hint=_FROM_HINT, path=str(packed))
 
 
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
 class _Bounded:
-    """Reads ``source`` up to the largest size of an archive with azcopy."""
+    """Reads up to ``most`` bytes; raises ``AzcopyInstallError`` with this ``sentence`` for more."""
 
-    def __init__(self, source: gzip.GzipFile, shown: Path) -> None:
-        self._source = source
-        self._shown = shown
-        self._left = _MAX_ARCHIVE
+    def __init__(self, source: _Readable, most: int, sentence: str, hint: str = _FROM_HINT) -> None:
+        self._source, self._left, self._sentence, self._hint = source, most, sentence, hint
 
-    def read(self, size: int) -> bytes:
-        self._left -= size
+    def read(self, size: int = -1) -> bytes:
+        data = self._source.read(size)
+        self._left -= len(data)
         if self._left < 0:
-            raise AzcopyInstallError(
-                f"{self._shown} contains no azcopy in its first {_MAX_ARCHIVE >> 20} MiB", hint=_FROM_HINT
-            )
-        return self._source.read(size)
+            raise AzcopyInstallError(self._sentence, hint=self._hint)
+        return data
 
 
 def _is_program(name: str) -> bool:
@@ -229,16 +228,9 @@ def _program_in(names: list[str], packed: Path) -> str:
 
 
 def _write(source: IO[bytes], target: Path) -> Path:
-    left = _MAX_PROGRAM
+    too_large = f"its azcopy program is larger than {_MAX_PROGRAM >> 20} MiB and was not installed"
     with target.open("wb") as sink:
-        while piece := source.read(_CHUNK):
-            left -= len(piece)
-            if left < 0:
-                raise AzcopyInstallError(
-                    f"its azcopy program is larger than {_MAX_PROGRAM >> 20} MiB and was not installed",
-                    hint=_FROM_HINT,
-                )
-            sink.write(piece)
+        shutil.copyfileobj(_Bounded(source, _MAX_PROGRAM, too_large), sink, _CHUNK)
     return target
 
 
