@@ -29,6 +29,8 @@ from blobsync.base.process import ProcessRunner
 from blobsync.base.user_folders import data_home, environment
 from blobsync.emulator.nodejs import ensure_node, last_lines
 from blobsync.store.rest.proxies import proxy_for
+from blobsync.store.rest.transport import Timeouts
+from blobsync.store.rest.urllib3_transport import connections
 
 SOURCE_VARIABLE = "BLOBSYNC_AZCOPY_SOURCE"
 
@@ -142,14 +144,9 @@ def _download(url: str, target: Path, environ: Mapping[str, str], shown: str) ->
     parts = urlsplit(url)
     proxy = proxy_for(parts.scheme, parts.netloc, environ)
     bundle = environ.get("REQUESTS_CA_BUNDLE") or environ.get("SSL_CERT_FILE") or None
-    timeout = urllib3.Timeout(connect=20.0, read=60.0)
     hint = f"check the address, HTTPS_PROXY and NO_PROXY, or {_FROM_HINT}"
     try:
-        pool: urllib3.PoolManager
-        if proxy:
-            pool = urllib3.ProxyManager(proxy, ca_certs=bundle, timeout=timeout)
-        else:
-            pool = urllib3.PoolManager(ca_certs=bundle, timeout=timeout)
+        pool = connections(proxy, bundle, Timeouts(connect=20.0, read=60.0))
         with pool.request("GET", url, preload_content=False) as reply, target.open("wb") as sink:
             if reply.status != 200:
                 raise AzcopyInstallError(f"{shown} answers {reply.status} {reply.reason}", hint=hint)

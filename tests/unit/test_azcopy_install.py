@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import http.server
 import io
 import tarfile
-import threading
 import time
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -21,6 +18,7 @@ from blobsync.azcopy.install import install
 from blobsync.base.errors import AzcopyError, AzcopyInstallError
 from blobsync.base.process import Completed
 from tests.fakes.runner import Call, ScriptedRunner
+from tests.fakes.scripted_http import Step, scripted
 
 PROGRAM = b"#!/bin/sh\necho azcopy version 10.32.2\n"
 SHA256 = hashlib.sha256(PROGRAM).hexdigest()
@@ -56,25 +54,6 @@ def plain(folder: Path) -> Path:
     path = folder / "azcopy_linux_amd64"
     path.write_bytes(PROGRAM)
     return path
-
-
-@contextmanager
-def web_server(body: bytes, status: int = 200) -> Iterator[str]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
 
 
 def nothing_left(environ: dict[str, str]) -> bool:
@@ -156,18 +135,25 @@ def test_npm_that_fails_says_why(tmp_path: Path, environ: dict[str, str]) -> Non
     assert nothing_left(environ)
 
 
-def test_from_an_address(tmp_path: Path, environ: dict[str, str]) -> None:
+@pytest.mark.parametrize("through_proxy", [False, True], ids=["direct", "proxy"])
+def test_from_an_address(tmp_path: Path, environ: dict[str, str], through_proxy: bool) -> None:
     body = tar(tmp_path, "azcopy_linux_amd64_10.32.2/azcopy").read_bytes()
-    with web_server(body) as address:
+    with scripted([Step(200, body)]) as server:
+        address = server.url
+        if through_proxy:
+            environ["HTTP_PROXY"] = server.url.removesuffix("/acct").replace("//", "//me:word@")
+            address = "http://releases.invalid"
         url = f"{address}/azcopy.tar.gz?sig=SENTINEL"
         found = install(environ, source=url, sha256=SHA256, runner=GOOD, machine=LINUX)
     assert found.path.read_bytes() == PROGRAM
     assert found.origin == f"{address}/azcopy.tar.gz"
+    login = server.seen[0].headers.get("proxy-authorization")
+    assert login == (f"Basic {b64encode(b'me:word').decode()}" if through_proxy else None)
 
 
 def test_an_address_that_fails_shows_no_signature(environ: dict[str, str]) -> None:
-    with web_server(b"", 403) as address:
-        url = f"{address}/azcopy.tar.gz?sig=SENTINEL"
+    with scripted([Step(403)]) as server:
+        url = f"{server.url}/azcopy.tar.gz?sig=SENTINEL"
         with pytest.raises(AzcopyInstallError, match="answers 403") as refused:
             install(environ, source=url, sha256=SHA256, runner=GOOD, machine=LINUX)
     environ["HTTP_PROXY"] = "http://127.0.0.1:9"

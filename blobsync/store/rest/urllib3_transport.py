@@ -143,25 +143,21 @@ class Urllib3Response:
         self._raw.release_conn()
 
 
-def _pool(origin: ServerOrigin, timeouts: Timeouts) -> urllib3.HTTPConnectionPool:
+def connections(proxy: str | None, bundle: str | None, timeouts: Timeouts) -> urllib3.PoolManager:
+    """Connections through a proxy, whose URL may have a login, or without one; ``bundle`` is a PEM file to trust."""
     timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
-    manager: urllib3.PoolManager
-    if origin.proxy:
-        credentials = urlsplit(origin.proxy)
-        login = None
-        if credentials.username is not None:
-            login = f"{credentials.username}:{credentials.password or ''}"
-        manager = urllib3.ProxyManager(
-            origin.proxy,
-            maxsize=POOL_SIZE,
-            timeout=timeout,
-            ca_certs=origin.bundle,
-            proxy_headers=urllib3.make_headers(proxy_basic_auth=login),
-        )
-    else:
-        manager = urllib3.PoolManager(maxsize=POOL_SIZE, timeout=timeout, ca_certs=origin.bundle)
+    if not proxy:
+        return urllib3.PoolManager(maxsize=POOL_SIZE, timeout=timeout, ca_certs=bundle)
+    parts = urlsplit(proxy)
+    login = None if parts.username is None else f"{parts.username}:{parts.password or ''}"
+    headers = urllib3.make_headers(proxy_basic_auth=login)
+    return urllib3.ProxyManager(proxy, maxsize=POOL_SIZE, timeout=timeout, ca_certs=bundle, proxy_headers=headers)
+
+
+def _pool(origin: ServerOrigin, timeouts: Timeouts) -> urllib3.HTTPConnectionPool:
     parts = urlsplit(f"{origin.scheme}://{origin.netloc}")
-    pool = manager.connection_from_host(parts.hostname, parts.port, origin.scheme)
+    opened = connections(origin.proxy, origin.bundle, timeouts)
+    pool = opened.connection_from_host(parts.hostname, parts.port, origin.scheme)
     pool.ConnectionCls = _WarmSecureConnection if origin.scheme == "https" else _WarmConnection
     if origin.guard is not None:
         pool.ConnectionCls = _guarded(origin.guard, secure=origin.scheme == "https")
