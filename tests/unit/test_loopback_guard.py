@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,6 +19,7 @@ from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.request_signing import SasSigner
 from blobsync.store.rest.retries import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
+from tests.fakes.scripted_http import Script, Step, scripted
 from tests.servers.stranger import Stranger, stranger
 
 SAS = SasToken.parse("sv=2023-11-03&sp=rwl&sr=c&se=2099-01-01T00:00:00Z&sig=SENTINEL%3D")
@@ -32,32 +32,12 @@ def transport(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-class _Own(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self.send_response(404)
-        self.send_header("Content-Length", "0")
-        # The next request needs a new connection.
-        self.send_header("Connection", "close")
-        self.end_headers()
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+# The next request needs a new connection.
+GONE = Step(404, headers={"Connection": "close"})
 
 
-def own_server() -> ThreadingHTTPServer:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Own)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    return server
-
-
-def close(server: ThreadingHTTPServer) -> None:
-    server.shutdown()
-    server.server_close()
+def port_of(script: Script) -> int:
+    return urlsplit(script.url).port or 0
 
 
 def box(port: int, host: str = "127.0.0.1") -> BlobContainer:
@@ -116,14 +96,11 @@ def test_none_of_many_requests_reaches_a_server_of_another_user(tmp_path: Path) 
 
 def test_the_owner_of_the_server_is_checked_for_each_new_connection(tmp_path: Path, transport: str) -> None:
     """The user's own program ends, and another user's takes its port."""
-    server = own_server()
-    port = server.server_address[1]
-    http = BlobHttp(box(port), SasSigner(SAS), environ={"BLOBSYNC_TRANSPORT": transport}, retry=QUICK)
+    with scripted([GONE]) as script:
+        port = port_of(script)
+        http = BlobHttp(box(port), SasSigner(SAS), environ={"BLOBSYNC_TRANSPORT": transport}, retry=QUICK)
+        assert http.send("GET", "/acct/box/a", {}, {}).status == 404
     with closing(http):
-        try:
-            assert http.send("GET", "/acct/box/a", {}, {}).status == 404
-        finally:
-            close(server)
         with stranger(tmp_path, port=port) as other:
             with pytest.raises(CredentialError) as refused:
                 http.send("GET", "/acct/box/a", {}, {})
@@ -146,14 +123,11 @@ def test_the_store_of_a_project_refuses_a_server_of_another_user(
 
 def test_a_credential_from_outside_is_sent_only_if_the_owner_of_the_server_is_known(transport: str) -> None:
     """No listener is found, as on systems without the table, or with a port forwarded by a rule."""
-    server = own_server()
-    port = server.server_address[1]
-    try:
+    with scripted([GONE] * 2) as script:
+        port = port_of(script)
         for outside in (True, False):
             with connect(account(port, outside=outside), environ={**NOWHERE, "BLOBSYNC_TRANSPORT": transport}) as store:
                 assert store.head("a") is None
-    finally:
-        close(server)
     # Nothing listens: the connection fails, and no other program gets a SAS meanwhile.
     check_host(account(port, outside=True), "sas", NOWHERE)
     check_listener(account(port, outside=False), NOWHERE)
