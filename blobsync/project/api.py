@@ -614,9 +614,10 @@ class Project:
         check_options(options, self.from_cluster, uploads=direction is Direction.UP)
         copies = self.from_cluster is not None and direction is Direction.UP
         if options.nodes is not None:
-            from blobsync.project.spreading import demand_spreadable
+            from blobsync.plan.spreading import choose_spread
 
-            demand_spreadable(options, self.cluster, copies=copies)
+            # Refused before anything is listed.
+            choose_spread(options, self.cluster.platform, self.cluster.name, copies=copies)
         given = one_or_many(paths, or_none=True)
         context, rules = replace(self._open_context, stop=self._stop), self._engine_rules(options)
         if direction is Direction.DOWN and not options.incomplete:

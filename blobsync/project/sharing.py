@@ -14,7 +14,7 @@ from itertools import chain
 from blobsync.base.errors import UnsafeNameError, UsageError
 from blobsync.base.locations import reaches_another
 from blobsync.config.mapping import Resolution
-from blobsync.project.browse import blob_at, list_path, nothing_at
+from blobsync.project.browse import blob_at, list_path
 from blobsync.store.open_locations import Connections
 
 
@@ -51,9 +51,7 @@ def make_links(
     end = connections.open(place.remote)
     is_blob = blob_at(end, place) is not None
     entries = list_path(connections, place, inner, recursive=True)
-    first = next(entries, None)
-    if first is None:
-        raise nothing_at(place, connections.open(place.remote))
+    first = next(entries)
     if container:
         yield Link(place.path, sign(place, "container"), "container", _warn_of_container(place))
     elif is_blob:

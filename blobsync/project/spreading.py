@@ -33,7 +33,6 @@ from blobsync.jobspec.spec import owner_name
 from blobsync.local.state_dir import KEY_FILE, StateDir
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.spreading import Load, choose_spread
-from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, ProcessChoice, Route, Shape, TransferPlan
 from blobsync.spread.claim import leave_claim, project_lock, take_claim
 from blobsync.spread.earlier_records import take_over
@@ -379,16 +378,8 @@ class RunningTasks:
         self.job.stop(_SOON_SECONDS)
 
 
-def demand_spreadable(options: TransferOptions, cluster: Cluster, *, copies: bool) -> None:
-    """Raise ``UsageError`` if the cluster's nodes cannot do it, before anything is listed."""
-    if options.nodes is not None:
-        choose_spread(options, cluster.platform, cluster.name, copies=copies)
-
-
 def with_spread(plan: TransferPlan, cluster: Cluster, *, copies: bool) -> TransferPlan:
-    """The plan with its spread, if ``--nodes`` was given. Raises ``UsageError``."""
-    if plan.options.nodes is None:
-        return plan
+    """The plan with its spread, by ``--nodes``."""
     files = work = 0
     for _, action in plan.each():
         if action.action is Action.TRANSFER:
