@@ -32,9 +32,8 @@ from blobsync.node.job import NodeJob
 from blobsync.node.job_stores import JobStores
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.setup import clean_up
-from blobsync.plan.project_context import LivePart, OpenedParts, without_stores
+from blobsync.plan.project_context import LivePart, OpenedParts, direct_plan
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import EngineChoice, TransferPlan
 from blobsync.spread.claim import free_claim
 from blobsync.spread.detached_result import Result, earlier_result
 from blobsync.spread.file_json import FormatError
@@ -53,7 +52,6 @@ from blobsync.transfer.engines import Engines
 
 # The log lists so many failures; the result has all.
 _LOGGED_FAILURES = 100
-_ENGINE = EngineChoice("direct", "nodes have no other engine")
 _STOPPED = shell_code(-signal.SIGTERM)
 # A SAS that ends so soon (seconds) is of no use for a task.
 _LEAST_SAS_SECONDS = 60.0
@@ -274,16 +272,8 @@ def _carry_out(
 ) -> Result:
     parts = _parts(shards, ends)
     engine = SpreadEngine(alone, lambda cut: _Ended(place, shards), together=parts, jobs=1, poll=0)
-    plan = TransferPlan(
-        route=parts[0].route,
-        cluster=job.spec.cluster,
-        from_cluster=None,
-        paths=tuple(part.path for part in parts),
-        options=TransferOptions(engine="direct", compare_content=bool((job.spec.spread or {}).get("compare_content"))),
-        parts=tuple(without_stores(part) for part in parts),
-        engine=_ENGINE,
-        created_at=time.time(),
-    )
+    options = TransferOptions(engine="direct", compare_content=bool((job.spec.spread or {}).get("compare_content")))
+    plan = direct_plan(job.spec.cluster, parts, options, "nodes have no other engine")
     found = carry_out(plan, OpenedParts(parts, index), Engines({"direct": lambda: engine}), NoteListener(write), None)
     return Result(job.spec.run_id, found.exit_code, found.transferred, found.verified, tuple(found.failures))
 

@@ -39,29 +39,27 @@ from blobsync.node.ranks import NotReadyError
 from blobsync.plan.blocks import partial_uploads
 from blobsync.plan.decisions import check_names, decide_all
 from blobsync.plan.disk_space import WrittenHere, lacking_room
+from blobsync.plan.failure_groups import whole_message
 from blobsync.plan.name_clashes import Names
 from blobsync.plan.pairing import is_as_recorded
-from blobsync.plan.project_context import LivePart, OpenedParts, without_stores
+from blobsync.plan.project_context import LivePart, OpenedParts, direct_plan
 from blobsync.plan.survey import Request, survey
 from blobsync.plan.transfer_options import TransferOptions, ignored_by
 from blobsync.plan.transfer_plan import (
     NO_ATTRIBUTES,
     Action,
-    EngineChoice,
     FileAction,
     IndexKey,
     KeptAttributes,
     Part,
     Route,
     Shape,
-    TransferPlan,
 )
 from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.carry_out import carry_out
 from blobsync.transfer.engines import Engines
 
-_ENGINE = EngineChoice("direct", "nodes have no other engine")
 _DOWN = TransferOptions(engine="direct", compare_content=True)
 # In a root of our own, a file that differs is left from a killed attempt.
 _DOWN_ANEW = replace(_DOWN, overwrite=True)
@@ -234,17 +232,7 @@ class NodeTransfers:
         return missed
 
     def _carry_out(self, part: LivePart, options: TransferOptions, unseen: tuple[FileFailure, ...]) -> TransferResult:
-        plan = TransferPlan(
-            route=part.route,
-            cluster=self._job.spec.cluster,
-            from_cluster=None,
-            paths=(part.path,),
-            options=options,
-            parts=(without_stores(part),),
-            engine=_ENGINE,
-            unreadable=unseen,
-            created_at=time.time(),
-        )
+        plan = direct_plan(self._job.spec.cluster, [part], options, "nodes have no other engine", unseen)
         return carry_out(plan, OpenedParts([part], self._index), self._engines, self.progress, None)
 
     def _demand_room(self, shown: str, names: Names, actions: tuple[FileAction, ...]) -> None:
@@ -298,8 +286,7 @@ def kept_of(entry: FolderLink) -> KeptAttributes:
 
 def failure_line(failure: FileFailure) -> str:
     """The failure in one line of a log."""
-    said = failure.message if failure.path in failure.message else f"{failure.path}: {failure.message}"
-    return printable(f"{said} ({failure.code}){f'; {failure.hint}' if failure.hint else ''}")
+    return printable(f"{whole_message(failure)} ({failure.code}){f'; {failure.hint}' if failure.hint else ''}")
 
 
 def _name_rule(shape: Shape, target: Path) -> Callable[[str], str | None]:

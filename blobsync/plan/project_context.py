@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,18 +20,32 @@ from blobsync.local.index import Index, PairIndex
 from blobsync.local.link_policy import way_to
 from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.sorted_runs import Spill
-from blobsync.plan.transfer_plan import IndexKey, Part, PlanPart, Shape
+from blobsync.plan.transfer_plan import EngineChoice, IndexKey, Part, PlanPart, Shape, TransferPlan
 from blobsync.store.open_locations import Connections, OpenLocation, location_of
 
 if TYPE_CHECKING:
+    from blobsync.base.errors import FileFailure
+    from blobsync.plan.transfer_options import TransferOptions
     from blobsync.store.old_contents import OldContent
 
 LivePart: TypeAlias = Part[OpenLocation]
 
 
-def without_stores(part: LivePart) -> PlanPart:
-    """The part with plain ends, as in a plan."""
-    return part.between(location_of(part.source), location_of(part.destination))
+def direct_plan(
+    cluster: str, parts: Sequence[LivePart], options: TransferOptions, why: str, unseen: tuple[FileFailure, ...] = ()
+) -> TransferPlan:
+    """The plan of parts that have their actions, for the direct engine; ``unseen`` files could not be read."""
+    return TransferPlan(
+        route=parts[0].route,
+        cluster=cluster,
+        from_cluster=None,
+        paths=tuple(part.path for part in parts),
+        options=options,
+        parts=tuple(part.between(location_of(part.source), location_of(part.destination)) for part in parts),
+        engine=EngineChoice("direct", why),
+        unreadable=unseen,
+        created_at=time.time(),
+    )
 
 
 def key_between(source: OpenLocation, destination: OpenLocation) -> IndexKey:

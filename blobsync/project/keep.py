@@ -42,11 +42,11 @@ from blobsync.local.os_errors import where_to_look
 from blobsync.local.tree import TreeEntry, walk
 from blobsync.plan.blocks import partial_uploads
 from blobsync.plan.path_mapping import Leg, legs, rooted
-from blobsync.plan.project_context import ProjectContext, without_stores
+from blobsync.plan.project_context import ProjectContext, direct_plan
 from blobsync.plan.requests import check_links, request_for
 from blobsync.plan.survey import Request
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Direction, EngineChoice, FileAction, TransferPlan, actions_of
+from blobsync.plan.transfer_plan import Direction, FileAction, TransferPlan, actions_of
 from blobsync.plan.transfer_result import TransferResult
 from blobsync.project.keeper_records import KeeperRecord, Keepers, KeeperState, keeper_state
 from blobsync.store.open_locations import OpenBlob
@@ -55,7 +55,6 @@ from blobsync.store.sas import WRITE_FOLDER
 # The default of ``--settle``, in seconds.
 SETTLE_SECONDS = 5.0
 _OPTIONS = TransferOptions(engine="direct")
-_ENGINE = EngineChoice("direct", "a keeper uploads what changed, file by file")
 # A name that no blob has: asking for it shows whether the service answers.
 _NO_BLOB = "blobsync-keep-asks-whether-anybody-answers"
 # Seconds between two looks whether the threads have reported something.
@@ -249,16 +248,8 @@ class _FolderUpload:
     def _carried_out(self, request: Request, actions: Sequence[FileAction]) -> Sequence[FileFailure]:
         assert self._project is not None
         part = replace(request.part, actions=actions_of(actions))
-        plan = TransferPlan(
-            route=part.route,
-            cluster=self._project.context.cluster.name,
-            from_cluster=None,
-            paths=(part.path,),
-            options=_OPTIONS,
-            parts=(without_stores(part),),
-            engine=_ENGINE,
-            created_at=time.time(),
-        )
+        why = "a keeper uploads what changed, file by file"
+        plan = direct_plan(self._project.context.cluster.name, [part], _OPTIONS, why)
         result = self._project.carry_out(plan)
         self.uploaded += result.transferred
         self.bytes += result.bytes_transferred
