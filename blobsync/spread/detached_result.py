@@ -23,7 +23,7 @@ class Result:
 
     def body(self) -> bytes:
         """The document."""
-        return json.dumps(asdict(self)).encode()
+        return json.dumps({**asdict(self), "failures": [each._asdict() for each in self.failures]}).encode()
 
 
 def earlier_result(run_id: str, place: SealedStore) -> Result | None:
