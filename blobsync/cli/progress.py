@@ -1,6 +1,6 @@
 """Shows progress on standard error: a bar on a terminal, a line every 15 seconds elsewhere, nothing with ``-q``.
 
-:func:`bar_text` makes the bar's line, with tqdm's graph in it; :class:`TerminalLine` draws it. tqdm does not draw the
+:func:`bar_text` makes the bar's line, with tqdm's graph in it; :class:`BarListener` draws it. tqdm does not draw the
 line itself because its lines do not get shorter on a narrow terminal, and leave the cursor where other output makes
 them wrap. The only control sequence needed is "erase the line"; rich would make every command start later.
 """
@@ -171,40 +171,6 @@ def _joined(lead: str, chosen: _Parts) -> str:
     return f"{text:<{filled}}{': ' if 'under way' in chosen else '  '}{name}" if name else text
 
 
-class TerminalLine:
-    """The last line of a terminal, redrawn in place; ``terminal`` is its stream."""
-
-    def __init__(self, terminal: TextIO) -> None:
-        self._terminal = terminal
-        self._drawn = False
-        encoding = getattr(terminal, "encoding", None) or "ascii"
-        self.plain = encoding.lower().replace("-", "") != "utf8"
-
-    @property
-    def columns(self) -> int:
-        """The present width of the terminal; a window can be resized at any time."""
-        return columns_of(self._terminal) or _USUAL_COLUMNS
-
-    def draw(self, text: str) -> None:
-        """Replace the line by ``text``."""
-        # The cursor stays at the beginning: other output, and the ^C that the terminal echoes, does not lengthen the
-        # line, and the next drawing covers it.
-        self._write(f"\r{text}\x1b[K\r")
-        self._drawn = True
-
-    def clear(self) -> None:
-        """Erase the line, with anything that the terminal echoed into it."""
-        if self._drawn:
-            self._write("\r\x1b[K")
-            self._drawn = False
-
-    def _write(self, text: str) -> None:
-        # A closed terminal does not stop the work.
-        with suppress(OSError, ValueError):
-            self._terminal.write(text)
-            self._terminal.flush()
-
-
 # Seconds between two lines without a terminal; shorter with -v.
 LINE_EVERY = 15.0
 LINE_EVERY_VERBOSE = 5.0
@@ -268,10 +234,8 @@ class LineListener(_CountingListener):
     def _tick(self) -> None:
         while not self._closed.wait(_TICK):
             with self.lock:
-                if not self._lost:
-                    self._ticking = False
-                    return
-                self.show(force=False)
+                if self._lost:
+                    self.show(force=False)
 
     def show(self, *, force: bool, began: bool = False) -> None:
         """Print a line if the interval has passed."""
@@ -311,8 +275,11 @@ class BarListener(_CountingListener):
     def __init__(self, console: Console, after: float = BAR_AFTER, terminal: TextIO | None = None) -> None:
         super().__init__(console)
         self._appears_at = time.monotonic() + after
+        # When it was drawn last; 0: it is not there.
         self._drawn = 0.0
-        self._line = TerminalLine(terminal or sys.stderr)
+        self._terminal = terminal or sys.stderr
+        encoding = getattr(self._terminal, "encoding", None) or "ascii"
+        self._plain = encoding.lower().replace("-", "") != "utf8"
         self._closed = threading.Event()
         # Updates the time while no events come, as during one large request.
         threading.Thread(target=self._tick, daemon=True).start()
@@ -324,30 +291,42 @@ class BarListener(_CountingListener):
             return
         if now - self._drawn >= _REDRAW or force:
             self._drawn = now
-            self._line.draw(bar_text(self.progress(self.clock()), self._line.columns, plain=self._line.plain))
+            # A window can be resized at any time.
+            columns = columns_of(self._terminal) or _USUAL_COLUMNS
+            text = bar_text(self.progress(self.clock()), columns, plain=self._plain)
+            # The cursor stays at the beginning: other output, and the ^C that the terminal echoes, does not lengthen
+            # the line, and the next drawing covers it.
+            self._write(f"\r{text}\x1b[K\r")
 
     def note(self, text: str) -> None:
-        with self.lock:
-            self._line.clear()
+        with self.paused():
             self.console.say(text)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Draw nothing meanwhile."""
+        """Erase the line, with anything that the terminal echoed into it, and draw nothing meanwhile."""
         with self.lock:
-            self._line.clear()
+            if self._drawn:
+                self._write("\r\x1b[K")
+                self._drawn = 0.0
             yield
 
     def close(self) -> None:
         """Remove the bar; only the answer stays on the terminal."""
         self._closed.set()
-        with self.lock:
-            self._line.clear()
+        with self.paused():
+            return
 
     def _tick(self) -> None:
         while not self._closed.wait(_TICK):
             with self.lock:
                 self.show(force=False)
+
+    def _write(self, text: str) -> None:
+        # A closed terminal does not stop the work.
+        with suppress(OSError, ValueError):
+            self._terminal.write(text)
+            self._terminal.flush()
 
 
 # Each is closed at the end; with ``paused()`` a question or another program has the terminal.

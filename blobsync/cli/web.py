@@ -41,9 +41,9 @@ def web(
         folder, root, cwd, name = project.state.folder("web"), project.root, project.cwd, project.cluster.name
     try:
         from blobsync.web.open_project import Source
-        from blobsync.web.server import Listening, serve_pages, show_in_browser
+        from blobsync.web.server import serve_pages, show_in_browser
     except ModuleNotFoundError as error:
         raise UsageError(f"web needs {error.name}", hint="pip install 'blobsync[web]'") from error
     source = Source(root, cwd, session.cluster, name, session.overrides(), session.environ)
     opened = (lambda address: False) if no_browser else (lambda address: show_in_browser(address, session.environ))
-    return Result({}, serve_pages(source, Listening(port, socket), folder, opened), live=True)
+    return Result({}, serve_pages(source, port, socket, folder, opened), live=True)

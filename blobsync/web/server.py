@@ -7,7 +7,6 @@ import os
 import socket
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
@@ -26,27 +25,23 @@ _LOOPBACK = "127.0.0.1"
 _PATIENCE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
-    """Where to listen: a port (0: a free one; None: the usual one, or a free one), or a Unix socket."""
+def _listen(wanted: int | None, path: Path | None) -> socket.socket:
+    """The socket at a port (0: a free one; None: the usual one, or a free one), or a Unix socket.
 
-    port: int | None = None
-    path: Path | None = None
-
-    def open(self) -> socket.socket:
-        """The listening socket. Raises ``UsageError`` if the port or path is in use."""
-        if self.path is not None:
-            return _unix(self.path)
-        wanted = USUAL_PORT if self.port is None else self.port
-        try:
-            return socket.create_server((_LOOPBACK, wanted))
-        except OSError as error:
-            if self.port is None:
-                return socket.create_server((_LOOPBACK, 0))
-            raise UsageError(
-                f"cannot listen on port {wanted}: {os.strerror(error.errno or 0)}",
-                hint="leave out --port, and blobsync picks a free port",
-            ) from error
+    Raises ``UsageError`` if the port or path is in use.
+    """
+    if path is not None:
+        return _unix(path)
+    port = USUAL_PORT if wanted is None else wanted
+    try:
+        return socket.create_server((_LOOPBACK, port))
+    except OSError as error:
+        if wanted is None:
+            return socket.create_server((_LOOPBACK, 0))
+        raise UsageError(
+            f"cannot listen on port {port}: {os.strerror(error.errno or 0)}",
+            hint="leave out --port, and blobsync picks a free port",
+        ) from error
 
 
 def _unix(path: Path) -> socket.socket:
@@ -90,15 +85,16 @@ def show_in_browser(address: str, environ: Mapping[str, str]) -> bool:
 
 
 def serve_pages(
-    source: Source, listening: Listening, folder: Path, open_browser: Callable[[str], bool]
+    source: Source, port: int | None, path: Path | None, folder: Path, open_browser: Callable[[str], bool]
 ) -> Iterator[str]:
-    """Serve until Ctrl-C; yields messages for the user. ``folder`` is for the file that logs the browser in.
+    """Serve at a port or a Unix socket until Ctrl-C; yields messages for the user. ``folder`` is for the file that logs
+    the browser in.
 
     ``open_browser`` gets the address of that file, and returns whether there is a browser.
     """
-    place = listening.open()
-    port = place.getsockname()[1] if listening.path is None else USUAL_PORT
-    name = f"login-{port if listening.path is None else os.getpid()}.html"
+    place = _listen(port, path)
+    port = place.getsockname()[1] if path is None else USUAL_PORT
+    name = f"login-{port if path is None else os.getpid()}.html"
     logins = Logins(folder / name, f"http://{_LOOPBACK}:{port}")
     servers: list[uvicorn.Server] = []
     caches = StatusCaches()
@@ -115,20 +111,20 @@ def serve_pages(
     )
     servers.append(uvicorn.Server(config))
     try:
-        yield from _greeting(logins, listening, port, shown=open_browser(logins.file.as_uri()))
+        yield from _greeting(logins, port, path, shown=open_browser(logins.file.as_uri()))
         servers[0].run(sockets=[place])
     except KeyboardInterrupt:
         pass
     finally:
         app_state.close()
         place.close()
-        if listening.path is not None:
-            listening.path.unlink(missing_ok=True)
+        if path is not None:
+            path.unlink(missing_ok=True)
     yield "stopped"
 
 
-def _greeting(logins: Logins, listening: Listening, port: int, *, shown: bool) -> Iterator[str]:
-    there = f"{_LOOPBACK}:{port}" if listening.path is None else str(listening.path)
+def _greeting(logins: Logins, port: int, path: Path | None, *, shown: bool) -> Iterator[str]:
+    there = f"{_LOOPBACK}:{port}" if path is None else str(path)
     if shown:
         yield "your browser opens the page; if it does not, open this file or this link, which works once:"
     else:

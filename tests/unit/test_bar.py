@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from blobsync.cli.progress import TerminalLine, bar_text
+from blobsync.base.events import Phase
+from blobsync.cli.output import Console
+from blobsync.cli.progress import BarListener, bar_text
 from blobsync.plan.progress import Progress
 
 _MOVING = Progress(
@@ -148,7 +150,7 @@ def test_the_bar_is_filled_in_proportion_to_the_work_done() -> None:
 def test_a_closed_terminal_does_not_stop_the_transfer() -> None:
     gone = io.StringIO()
     gone.close()
-    line = TerminalLine(gone)
-    line.draw("moving")
-    line.clear()
-    assert line.columns == 80
+    bar = BarListener(Console(err=io.StringIO()), after=0.0, terminal=gone)
+    bar.emit(Phase("moving"))
+    bar.show(force=True)
+    bar.close()
