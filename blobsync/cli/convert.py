@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,11 +99,8 @@ def _written(session: Session, root: Path, found: Conversion, *, dry_run: bool) 
         write_files(root, found.files)
     line = shlex.join(found.command)
     names = [file.name for file in found.files]
-    lines = [text for file in found.files for text in _shown(file.name, file.text, hidden=file.is_private)]
+    # Of one that may contain a key only the name.
+    texts = ((f"# {file.name}", *([] if file.is_private else file.text.splitlines())) for file in found.files)
     data = {"files": names, "command": list(found.command), "notes": list(found.notes), "written": not dry_run}
-    return Result(data, [*(lines if dry_run else [f"wrote {name}" for name in names]), f"next: {line}"])
-
-
-def _shown(name: str, text: str, *, hidden: bool) -> list[str]:
-    """The content of a file; only the name of one that may contain a key."""
-    return [f"# {name}", *([] if hidden else text.splitlines())]
+    lines = chain.from_iterable(texts) if dry_run else (f"wrote {name}" for name in names)
+    return Result(data, [*lines, f"next: {line}"])

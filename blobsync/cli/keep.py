@@ -25,7 +25,7 @@ from blobsync.cli.session import (
 if TYPE_CHECKING:
     from blobsync.base.errors import FileFailure
     from blobsync.project.api import Project
-    from blobsync.project.keep import KeepResult, KeptRound
+    from blobsync.project.keep import KeptRound
     from blobsync.project.keeper_records import KeeperState
 
 
@@ -107,7 +107,9 @@ def _kept(session: Session, project: Project, paths: Sequence[str], settle: floa
         done = kept.result
         if until_idle and done.ok:
             session.note(f"{named}: all is uploaded and verified")
-        result.data, result.failures, result.exit_code = _result_data(done), done.failures, done.exit_code
+        known = fields_of(done, "rounds", "uploaded", "bytes", "waiting", "idle", "problems")
+        result.data = {**known, "seconds": round(done.seconds, 3)}
+        result.failures, result.exit_code = done.failures, done.exit_code
 
     if session.json:
         result.steps = (_round_data(made) for made in rounds())
@@ -154,11 +156,6 @@ def _round_data(made: KeptRound) -> dict[str, Any]:
         "problem": made.problem or None,
         "problem_since": zulu_text(made.since) if made.problem else None,
     }
-
-
-def _result_data(done: KeepResult) -> dict[str, Any]:
-    known = fields_of(done, "rounds", "uploaded", "bytes", "waiting", "idle", "problems")
-    return {**known, "seconds": round(done.seconds, 3)}
 
 
 def _detached(session: Session, project: Project, paths: Sequence[str], settle: float) -> Result:

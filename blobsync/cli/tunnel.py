@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import UsageError
@@ -106,26 +107,17 @@ def tunnel_add(
       blobsync tunnel add gpu me@sandbox-13 --azure-bastion hub --resource-group net --target /subscriptions/.../gpu13
       blobsync tunnel add board me@sandbox-12 --port 6006
     """
-    from blobsync.backends.ssh_arguments import SSH_PORT, read_machine
+    from blobsync.backends.ssh_arguments import SSH_PORT, read_key_file, read_machine
     from blobsync.tunnels.named import NamedTunnel
 
     tunnels = _tunnels(session)
     local = local_port or port or tunnels.next_port()
     port = port or read_machine(machine, "machine").port or SSH_PORT
     azure = (azure_bastion, resource_group, target, subscription)
-    given = NamedTunnel(name, machine, local, port, bastion, _whole(key), *azure)
+    given = NamedTunnel(name, machine, local, port, bastion, read_key_file(key, Path.home()) if key else "", *azure)
     tunnels.add(given)
     data = {"tunnel": asdict(given), "ssh_config": _entry(given, local)}
     return Result(data, [*_entry(given, local), f"next: blobsync tunnel open {name}"])
-
-
-def _whole(key: str) -> str:
-    """The absolute path, with ``~`` expanded."""
-    from pathlib import Path
-
-    from blobsync.backends.ssh_arguments import read_key_file
-
-    return read_key_file(key, Path.home()) if key else ""
 
 
 def _entry(tunnel: NamedTunnel, local: int) -> list[str]:
