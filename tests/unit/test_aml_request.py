@@ -58,7 +58,8 @@ def test_the_eight_configurations_are_allowed(name: str, tmp_path: Path) -> None
     changes, gpus = EIGHT[name]
     asked = checked(ask(tmp_path, SubmitRequest(("python", "train.py"), gpus), **changes))
     again = ask(tmp_path, SubmitRequest(("python", "train.py"), gpus), **changes)
-    assert asked.request == again.request, "the same submission gives the same request"
+    assert replace(asked.request, datastores=()) == replace(again.request, datastores=())
+    assert asked.request.render("job", "ws") == again.request.render("job", "ws"), "the same for the same submission"
     shown = asked.request.render("jobs/x", BASE)
     assert json.loads(shown.split("# PUT jobs/x\n")[1]) == asked.request.job
 
