@@ -182,7 +182,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
 }
 
 # What refuses, by module: each place that raises one of these has refused a file above, or says why none can make it.
-RAISED = r"ConfigError|UsageError|SubmissionError|CredentialError|given\.error|self\.error"
+RAISED = r"ConfigError|UsageError|SubmissionError|CredentialError|(given|self|cluster)\.error"
 # Rooms and modules of jobs that are not on the road of submit, or come after what can be told without asking.
 ELSEWHERE: Mapping[str, str] = {
     "ancestors": "convert reads and writes files of Batch AI",

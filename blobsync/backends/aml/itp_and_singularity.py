@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blobsync.base.errors import ConfigError
 from blobsync.base.plain_json import merged
 from blobsync.config.model import Cluster, WorkspaceConfig
 from blobsync.jobspec.spec import JobSpec
@@ -37,7 +36,7 @@ def virtual_cluster_id(cluster: Cluster, workspace: WorkspaceConfig) -> str:
     if target.startswith("/"):
         return target
     if not target:
-        raise ConfigError("does not name a virtual cluster", file=cluster.file, key="compute_target")
+        raise cluster.error(("compute_target",), "does not name a virtual cluster")
     subscription = cluster.text("singularity.subscription_id") or workspace.subscription_id
     group = cluster.text("singularity.resource_group") or workspace.resource_group
     provider = "providers/Microsoft.MachineLearningServices"
@@ -65,9 +64,7 @@ def queue_settings(cluster: Cluster, spec: JobSpec) -> dict[str, Any] | None:
     if tier is None:
         return None
     if tier.capitalize() not in TIERS:
-        raise ConfigError(
-            f"{tier!r} is not one of {', '.join(TIERS)}", file=cluster.file, key="queue_settings.job_tier"
-        )
+        raise cluster.error(("queue_settings", "job_tier"), f"{tier!r} is not one of {', '.join(TIERS)}")
     return {"jobTier": tier.capitalize()}
 
 
@@ -95,9 +92,7 @@ def _itp(cluster: Cluster, spec: JobSpec) -> dict[str, Any]:
 def _itp_priority(cluster: Cluster) -> int:
     given = cluster.text("priority")
     if given and not given.isdecimal():
-        raise ConfigError(
-            f"{given!r} is not a number, which ITP requires", file=cluster.file, key="priority", hint="priority: 200"
-        )
+        raise cluster.error(("priority",), f"{given!r} is not a number, which ITP requires", hint="priority: 200")
     return int(given) if given else _ITP_PRIORITY
 
 
@@ -121,9 +116,7 @@ def node_counts(cluster: Cluster, spec: JobSpec) -> list[int]:
         each = max(1, spec.gpus_per_node)
         uneven = [number for number in given if number > each and number % each]
         if uneven:
-            raise ConfigError(
-                f"{uneven[0]:,} GPUs do not fill whole nodes of {each}", file=cluster.file, key="elastic_num_gpu"
-            )
+            raise cluster.error(("elastic_num_gpu",), f"{uneven[0]:,} GPUs do not fill whole nodes of {each}")
         return sorted({max(1, number // each) for number in given})
     if spec.min_nodes and spec.max_nodes:
         return list(range(spec.min_nodes, spec.max_nodes + 1))
@@ -133,10 +126,9 @@ def node_counts(cluster: Cluster, spec: JobSpec) -> list[int]:
 def _singularity(cluster: Cluster, spec: JobSpec, workspace: WorkspaceConfig) -> dict[str, Any]:
     instance = cluster.text("singularity_instance_type") or cluster.text("instance_type")
     if not instance:
-        raise ConfigError(
+        raise cluster.error(
+            ("singularity_instance_type",),
             "does not name a machine type",
-            file=cluster.file,
-            key="singularity_instance_type",
             hint="singularity_instance_type: Singularity.ND40_v2",
         )
     block: dict[str, Any] = {

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from blobsync.base.errors import ConfigError
 from blobsync.config.model import Cluster
 from blobsync.jobspec.node_sas import reached_by_nodes
 from blobsync.jobspec.spec import OWN_SECRETS, JobSpec, Secrets
@@ -33,10 +32,9 @@ def secrets_path(cluster: Cluster, spec: JobSpec) -> str:
         return ""
     if cluster.code is None:
         what = "secret variables" if spec.secret_env else "the SAS of nodes that transfer and upload"
-        raise ConfigError(
+        raise cluster.error(
+            ("config_param", "code_path"),
             f"{what} need a code_path, because they reach the nodes through its container",
-            file=cluster.file,
-            key="config_param.code_path",
         )
     return f"{cluster.code.path}.d/secrets/{spec.run_id}.json"
 

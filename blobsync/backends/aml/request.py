@@ -22,7 +22,7 @@ from blobsync.backends.aml.datastores import Datastore
 from blobsync.backends.aml.job_secrets import NOTHING, Opening, secrets_path
 from blobsync.backends.aml.replies import spec_tags
 from blobsync.backends.aml.sweep_job import COMMAND_WORD, MOST_TRIALS, as_sweep
-from blobsync.base.errors import ConfigError, UsageError
+from blobsync.base.errors import UsageError
 from blobsync.config.job_keys import NESTED_HINT, enclosing, nested_sentence
 from blobsync.config.model import Cluster, WorkspaceConfig
 from blobsync.jobspec.node_archive import travelling_sources
@@ -139,26 +139,21 @@ def build_request(
 def check_request(cluster: Cluster, spec: JobSpec) -> None:
     """Raise errors that would otherwise appear only on a node."""
     if spec.hold and not cluster.text("ssh_public_key"):
-        raise ConfigError(
-            "is missing: a job that waits for you is entered with your key",
-            file=cluster.file,
-            key="ssh_public_key",
-            hint=_KEY_HINT,
+        raise cluster.error(
+            ("ssh_public_key",), "is missing: a job that waits for you is entered with your key", hint=_KEY_HINT
         )
     if spec.tasks and spec.tasks.count > MOST_TRIALS:
         raise UsageError(f"{spec.tasks.count:,} tasks: a sweep on Azure ML has at most {MOST_TRIALS:,}")
     for folder in spec.folders:
         if folder.checkpoints and spec.nodes > 1:
-            raise ConfigError(
+            raise cluster.error(
+                ("config_param", f"{folder.name}_folder", "checkpoints"),
                 f"does not work on the {spec.nodes:,} nodes of a job on Azure ML: when it starts such a job again,"
                 " nodes are not told, and could go on from different checkpoints",
-                file=cluster.file,
-                key=f"config_param.{folder.name}_folder.checkpoints",
                 hint="use one node, or resume from a mounted folder",
             )
     for name, outer in enclosing({folder.name: folder.mode for folder in spec.folders}).items():
-        key = f"config_param.{name}_folder"
-        raise ConfigError(nested_sentence(outer), file=cluster.file, key=key, hint=NESTED_HINT)
+        raise cluster.error(("config_param", f"{name}_folder"), nested_sentence(outer), hint=NESTED_HINT)
 
 
 def command_line(
@@ -198,10 +193,8 @@ def command_line(
     python = cluster.text("interpreter_path") or cluster.text("runtime.python") or "python"
     line = " ".join([shlex.quote(python), "-c", f"'{program}'", *words])
     if len(line) > _COMMAND_CHARS:
-        raise ConfigError(
-            f"the command with its environment takes {len(line)} characters, more than a node can start",
-            file=cluster.file,
-            key="env",
+        raise cluster.error(
+            ("env",), f"the command with its environment takes {len(line)} characters, more than a node can start"
         )
     return line
 
@@ -218,9 +211,7 @@ def distribution(cluster: Cluster, spec: JobSpec) -> dict[str, Any] | None:
     launcher = cluster.text("launcher") or "mpi"
     kinds = {"mpi": "Mpi", "pytorch": "PyTorch"}
     if launcher not in kinds:
-        raise ConfigError(
-            f"{spec.world_size:,} processes need launcher mpi or pytorch", file=cluster.file, key="launcher"
-        )
+        raise cluster.error(("launcher",), f"{spec.world_size:,} processes need launcher mpi or pytorch")
     return {"distributionType": kinds[launcher], "processCountPerInstance": spec.procs_per_node}
 
 
@@ -244,7 +235,7 @@ def identity(cluster: Cluster, stores: list[Datastore]) -> dict[str, Any] | None
         # It takes an identity only from a variable.
         return None
     if kind.lower() not in _IDENTITIES:
-        raise ConfigError(f"{kind!r} is not one of user, managed, aml_token", file=cluster.file, key="identity")
+        raise cluster.error(("identity",), f"{kind!r} is not one of user, managed, aml_token")
     return {"identityType": _IDENTITIES[kind.lower()], **more}
 
 
@@ -279,17 +270,15 @@ def _environment(cluster: Cluster, spec: JobSpec, base: str) -> tuple[str, tuple
     if named:
         return environment_id(cluster, named, base), None
     if cluster.value("use_custom_docker") is False:
-        raise ConfigError(
+        raise cluster.error(
+            ("use_custom_docker",),
             "false is ACT's PyTorch estimator, which took no docker.image and no longer exists",
-            file=cluster.file,
-            key="use_custom_docker",
             hint="docker: {environment: 'azureml:NAME:VERSION'} for one with PyTorch; true runs docker.image",
         )
     if not spec.image:
-        raise ConfigError(
+        raise cluster.error(
+            ("docker",),
             "does not name an image to run in",
-            file=cluster.file,
-            key="docker",
             hint="docker: {image: REGISTRY/NAME:TAG}, or docker: {environment: 'azureml:NAME:VERSION'}",
         )
     image = spec.image
@@ -306,9 +295,7 @@ def environment_id(cluster: Cluster, text: str, base: str) -> str:
         return text
     match = re.fullmatch(r"(?:azureml:)?([\w.-]+)(?::([\w.-]+)|@([\w.-]+))", text, flags=re.ASCII)
     if not match:
-        raise ConfigError(
-            f"{text!r} is not an environment", file=cluster.file, key="docker.environment", hint="azureml:NAME:VERSION"
-        )
+        raise cluster.error(("docker", "environment"), f"{text!r} is not an environment", hint="azureml:NAME:VERSION")
     name, version, label = match.groups()
     return f"{base}/environments/{name}/" + (f"versions/{version}" if version else f"labels/{label}")
 
@@ -320,10 +307,9 @@ def _compute_id(cluster: Cluster, workspace: WorkspaceConfig, base: str) -> str 
     if target:
         return target if target.startswith("/") else f"{base}/computes/{target}"
     if cluster.platform == "itp" or not cluster.text("instance_type"):
-        raise ConfigError(
+        raise cluster.error(
+            ("compute_target",),
             "does not name a compute",
-            file=cluster.file,
-            key="compute_target",
             hint="the compute's name in the workspace; or instance_type: Standard_NC24rs_v3 for serverless",
         )
     return None

@@ -115,7 +115,7 @@ class _Given:
         return value
 
     def error(self, key: str, message: str, hint: str | None = None) -> ConfigError:
-        return ConfigError(message, file=self.cluster.file, key=f"kubernetes.{key}", hint=hint)
+        return self.cluster.error(("kubernetes", key), message, hint=hint)
 
 
 def _image(given: _Given) -> str:
@@ -149,9 +149,7 @@ def _registry(given: _Given) -> Registry | None:
         return None
     if not docker.username or not docker.address:
         missing = "username" if not docker.username else "address"
-        raise ConfigError(
-            "needs a password, a username and an address", file=given.cluster.file, key=f"docker.{missing}"
-        )
+        raise given.cluster.error(("docker", missing), "needs a password, a username and an address")
     return Registry(docker.address, docker.username)
 
 
@@ -159,7 +157,7 @@ def _docker_shm(given: _Given) -> str:
     size = given.cluster.docker.shm_size or ""
     match = _DOCKER_SIZE.fullmatch(size.lower())
     if size and not match:
-        raise ConfigError(f"{size!a} is not a size: 64g", file=given.cluster.file, key="docker.shm_size")
+        raise given.cluster.error(("docker", "shm_size"), f"{size!a} is not a size: 64g")
     return f"{match[1]}{_BINARY[match[2]]}" if match else ""
 
 
