@@ -285,6 +285,8 @@ def test_so_many_requests_are_under_way(width: int) -> None:
     place = Place(20, width, clock=lambda: 0.0)
     place.work()
     assert place.lines[0].most == width and len(place.moved) == 20
+    # There is never room for more when it looks for answers.
+    assert min(place.lines[0].waits) > 0
 
 
 def test_it_waits_for_an_answer_only_when_there_is_nothing_to_begin() -> None:
