@@ -171,10 +171,8 @@ class SmallFiles:
     def _waited_for_disk(self, began: float) -> None:
         """Decide after a few files whether the disk is slow and more threads are needed, for the rest of the run.
 
-        Only one thread works until then.
+        Only one thread works until then; afterwards this changes nothing.
         """
-        if self._slow:
-            return
         took = self._wall() - began
         self._files += 1
         if took > _SLOW_FILE:

@@ -23,7 +23,7 @@ from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName
 from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.local.part_files import FolderDescriptor, PartFile
-from blobsync.local.resume_records import Journal, RangeRecords, UnfinishedDownload
+from blobsync.local.resume_records import Journal, RangeRecord, RangeRecords, RecordedRange, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_plan import FileAction, KeptAttributes
 from blobsync.store.protocol import BlobProperties, block_id_of
@@ -101,7 +101,7 @@ class Place:
         return list(self.records.all())
 
     def nothing_is_left(self) -> bool:
-        return self.names() in ([], ["large"]) and not list(self.state.glob("downloads/*"))
+        return self.names() in ([], ["large"]) and not self.on_record()
 
 
 class Fetch:
@@ -239,6 +239,7 @@ def test_what_landed_is_kept_told_once_and_goes_on(place: Place) -> None:
     first.job.abandon()
     first.job.release()
     first.job.release()
+    first.job._recording.add(2 * PIECE, 500, bytes(4))
     assert [size for _, size in first.run.report.kept] == [2 * PIECE]
     assert first.listener.bytes == 2 * PIECE
     ((of, size),) = place.on_record()
@@ -428,6 +429,16 @@ def test_a_record_of_nothing_yet_starts_anew_and_its_part_file_goes(place: Place
     assert place.file.read_bytes() == BODY[:SIZE] and place.nothing_is_left()
 
 
+class Taking(RangeRecords):
+    """Remembers the record that was taken last."""
+
+    taken: RangeRecord | None = None
+
+    def take(self, destination: str) -> RangeRecord | None:
+        self.taken = super().take(destination)
+        return self.taken
+
+
 def test_what_cannot_be_looked_at_is_left_to_another_run(place: Place) -> None:
     place.killed_after(1)
     ((of, _),) = place.on_record()
@@ -436,11 +447,16 @@ def test_what_cannot_be_looked_at_is_left_to_another_run(place: Place) -> None:
         def reopen(self, *given: object) -> PartFile | None:
             raise LocalFileError("input/output error")
 
+    place.records = records = Taking(StateDir(place.state), worth_seconds=0.0)
     fetch = place.fetch(folder=Refusing(place.root))
     with pytest.raises(LocalFileError):
         fetch.job.open()
     fetch.job.release()
     assert place.names() == [of.part]
+    # It is closed: nothing comes to it any more.
+    assert records.taken is not None
+    records.taken.add(RecordedRange(PIECE, PIECE, bytes(4)))
+    assert [size for _, size in place.on_record()] == [PIECE]
     assert place.fetch().all().reused == PIECE
 
 

@@ -142,6 +142,17 @@ class Connections:
         self.closed += 1
 
 
+class Bursts(Connections):
+    """At every other look nothing has ended, and then everything has."""
+
+    def ended(self, seconds: float) -> list[tuple[object, BlobInfo | bytes | BlobsyncError]]:
+        self.waits.append(seconds)
+        if len(self.waits) % 2:
+            return []
+        ended, self._under_way = self._under_way, []
+        return [(key, self._answer(path)) for key, path in ended]
+
+
 class Hand:
     """Clocks that the test advances."""
 
@@ -214,6 +225,7 @@ class Place:
         landing: Callable[[str], None] = nothing,
         answer: Callable[[str], bytes | BlobsyncError] = lambda path: b"",
         clock: Callable[[], float] = time.monotonic,
+        line: type[Connections] = Connections,
     ) -> None:
         self.opening, self.landing = opening, landing
         self.events: list[str] = []
@@ -227,12 +239,12 @@ class Place:
         self.hand = Hand()
         self.lines: list[Connections] = []
         self.helped = threading.Event()
-        self._answer = answer
+        self._answer, self._line = answer, line
         made = (OneRequest(self.run, path, self) for path in jobs)
         self.lane = SmallFiles(self.run, made, self.connect, self.width, *self.hand.clocks)
 
     def connect(self) -> Connections:
-        self.lines.append(Connections(self._answer))
+        self.lines.append(self._line(self._answer))
         if len(self.lines) > 1:
             self.helped.set()
         return self.lines[-1]
@@ -333,10 +345,19 @@ def test_a_file_that_arrived_damaged_is_moved_again() -> None:
         if path == "2" and damage:
             raise damage.pop()
 
-    place = Place(3, landing=landing)
+    place = Place(5, 1, landing=landing, clock=lambda: 0.0)
     place.work()
-    assert not place.failed and sorted(place.moved) == ["1", "2", "3"]
+    assert not place.failed and sorted(place.moved) == paths(5)
     assert place.events.count("open 2") == 3 and place.events.count("commit 2") == 1
+    assert place.lines[0].most == 1, "in the place of a file that is not begun yet"
+
+
+def test_a_look_may_find_nothing_or_many_that_have_ended() -> None:
+    answer = {"1": BlobNotFoundError("gone")}
+    place = Place(10, 3, answer=lambda path: answer.get(path, b""), clock=lambda: 0.0, line=Bursts)
+    place.work()
+    assert place.failed == {"1": "1: gone"} and place.moved == paths(10)[1:]
+    assert place.lines[0].most == 3 and ("BytesMoved", 0) not in place.listener.of_bytes
 
 
 def test_what_is_sent_is_noted_before_the_first_of_its_requests() -> None:
