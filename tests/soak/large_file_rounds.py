@@ -19,6 +19,7 @@ _LEAST, _MOST = 16 * _MIB + 1, 26 * _MIB
 _SLOWLY = ("--cap-mbps", "150")
 _LONGEST_LIFE = 1.6
 _TRIES = 6
+_DOWNLOADS = "SELECT name FROM unfinished WHERE kind = 'downloads'"
 
 Change = Callable[[random.Random, bytes], bytes]
 
@@ -169,5 +170,5 @@ class Rounds:
             self.account.wrong.append(f"{here}: exit 0, but other bytes: {done}")
         elif self._container.names("data/", uncommitted=True) != ["data/a.bin"]:
             self.account.wrong.append(f"{here}: blocks are left over")
-        elif word == "d" and (left := [*project.data.glob(".*"), *project.state.glob("downloads/*")]):
+        elif word == "d" and (left := [*project.data.glob(".*"), *project.unfinished(_DOWNLOADS)]):
             self.account.wrong.append(f"{here}: {left} are left over")
