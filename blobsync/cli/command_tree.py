@@ -206,19 +206,21 @@ def completed_by(parameter: Parameter) -> Callable[[Any, str], Any] | None:
 
 
 def _signed(function: Callable[..., Any], rows: Sequence[Parameter], doc: str | None) -> Any:
-    """Set what Typer builds a command from: the signature, the annotations and the docstring."""
-    parameters = [row("ctx", typer.Context), *map(_completed, rows)]
-    function.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    function.__annotations__ = {each.name: each.annotation for each in parameters}
+    """Set what Typer builds a command from: the signature and the docstring. It would evaluate annotations as well."""
+    function.__signature__ = Signature([row("ctx", typer.Context), *map(_completed, rows)])  # type: ignore[attr-defined]
+    function.__annotations__ = {}
     function.__doc__ = doc
     return function
 
 
 def _completed(parameter: Parameter) -> Parameter:
     kind, declared = get_args(parameter.annotation)
-    info = copy(declared)
     # Typer inspects each of these functions, a fiftieth of a short command.
-    info.autocompletion = completed_by(parameter) if _COMPLETION_VARIABLE in os.environ else None
+    complete = completed_by(parameter) if _COMPLETION_VARIABLE in os.environ else None
+    if complete is declared.autocompletion:
+        return parameter
+    info = copy(declared)
+    info.autocompletion = complete
     return parameter.replace(annotation=Annotated[kind, info])
 
 
