@@ -123,11 +123,11 @@ if TYPE_CHECKING:
     from blobsync.plan.progress import Progress as Progress, WorkerProgress as WorkerProgress
     from blobsync.plan.saved_plan import SavedPlan as SavedPlan
     from blobsync.plan.spreading import SpreadPlan as SpreadPlan
+    from blobsync.plan.transfer_keywords import TransferKeywords as TransferKeywords
     from blobsync.plan.transfer_options import (
         EngineName as EngineName,
         Keep as Keep,
         Links as Links,
-        TransferKeywords as TransferKeywords,
         TransferOptions as TransferOptions,
     )
     from blobsync.plan.transfer_plan import (

@@ -22,7 +22,6 @@ from functools import partial
 from itertools import chain, islice
 from operator import lt
 from queue import Full, Queue, SimpleQueue
-from string import ascii_lowercase, digits
 from typing import NamedTuple
 
 from blobsync.base.background_calls import side_by_side
@@ -39,7 +38,9 @@ _MOST_NAMES = 200_000
 # Listings at a time.
 _THREADS = 8
 # What cuts are made of, and how far into the names.
-_LETTERS = digits + ascii_lowercase
+# Not from ``string``, which compiles a template.
+_DIGITS, _SMALL = "0123456789", "abcdefghijklmnopqrstuvwxyz"
+_LETTERS = _DIGITS + _SMALL
 _DEPTH = 64
 # Some of these are the same letter as a plain one to a service that compares without case.
 _CAPITAL = pattern(r"[^\x00-\x40\x5b-\x7f]")
@@ -128,7 +129,7 @@ def _is_end_for_all(start: str, end: str) -> bool:
     from ``ab3`` to ``ab7``, but not from ``ab3`` to ``abc``, between which ``abX`` is."""
     at = len(end) - 1
     first, last = start[at : at + 1], end[at:]
-    are_alike = all(each in digits for each in (first, last)) or all(each in ascii_lowercase for each in (first, last))
+    are_alike = all(each in _DIGITS for each in (first, last)) or all(each in _SMALL for each in (first, last))
     return bool(first and last) and are_alike and start[:at] == end[:at]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from blobsync.base.errors import UsageError
 from blobsync.base.lazy_regexes import pattern
@@ -119,34 +119,6 @@ def deletion_limits(given: Sequence[str]) -> tuple[int, float]:
         else:
             files = min(int(match[1]), NO_LIMIT)
     return files, percent
-
-
-class TransferKeywords(TypedDict, total=False):
-    """The fields of ``TransferOptions`` as keywords. One pattern needs no tuple."""
-
-    engine: EngineName | None
-    mirror: bool
-    max_delete_files: int
-    max_delete_percent: float
-    overwrite: bool
-    keep: Keep | None
-    links: Links
-    include: str | Iterable[str]
-    exclude: str | Iterable[str]
-    compare_content: bool
-    cap_mbps: float | None
-    relay: bool
-    from_path: str | os.PathLike[str] | None
-    receipt: bool
-    all_entries: bool
-    processes: int | None
-    nodes: int | None
-    detach: bool
-    force: bool
-    no_trash: bool
-    incomplete: bool
-    locked: bool
-    wildcards: bool
 
 
 def chosen_options(options: TransferOptions | None, keywords: Mapping[str, Any]) -> TransferOptions:

@@ -41,7 +41,6 @@ from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import (
     Keep,
-    TransferKeywords,
     TransferOptions,
     check_options,
     chosen_options,
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from blobsync.plan.decisions import Settlement
     from blobsync.plan.engine_model import EngineRules
     from blobsync.plan.saved_plan import SavedPlan
+    from blobsync.plan.transfer_keywords import TransferKeywords
     from blobsync.project import browse, content, removal, sharing, status
     from blobsync.project.folders import FolderStatus
     from blobsync.project.job_writes import WritingJob

@@ -27,7 +27,8 @@ from blobsync.base.redaction import Secret
 from blobsync.config.mapping import one_or_many
 from blobsync.config.model import StorageAccount
 from blobsync.plan.progress import Progress
-from blobsync.plan.transfer_options import Keep, TransferKeywords, TransferOptions, chosen_options
+from blobsync.plan.transfer_keywords import TransferKeywords
+from blobsync.plan.transfer_options import Keep, TransferOptions, chosen_options
 from blobsync.plan.transfer_plan import Action, TransferPlan
 from blobsync.project.api import Project
 from blobsync.project.progress_listeners import CallbackListener
