@@ -11,8 +11,8 @@ import os
 import posixpath
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 from blobsync.base.errors import MappingError, OutsideProjectError, UnmappedPathError, UsageError
@@ -57,8 +57,7 @@ def share_error(entry: FolderEntry, path: str, local: Path, given: str, *, uploa
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Resolution:
+class Resolution(NamedTuple):
     """Both ends of one path.
 
     ``given`` is what the user typed, ``path`` the same from the project's root, without ``./`` or a slash at

@@ -8,7 +8,7 @@ the whole container, which must be requested explicitly.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 from blobsync.base.errors import UnsafeNameError, UsageError
@@ -74,7 +74,7 @@ def make_links(
 def _place_of(path: str, place: Resolution, inner: Sequence[Resolution]) -> Resolution:
     """A listed blob by its exact name: ``..`` in a name has no meaning for the service."""
     owner = next((other for other in inner if path.startswith(f"{other.path}/")), place)
-    return replace(owner, path=path, remote=owner.remote.child(path[len(owner.path) + 1 :]))
+    return owner._replace(path=path, remote=owner.remote.child(path[len(owner.path) + 1 :]))
 
 
 def _warn_of_container(place: Resolution) -> str:
