@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from blobsync.base.formatting import utc_seconds
-from blobsync.jobs.logs import FetchedLogs
+from blobsync.jobs.logs import FetchedLogs, attempt_of
 from blobsync.jobs.record import JobRecord
 
 _NODE_LOG = re.compile(r"(?:task_\d+/)?(?:attempt_\d{1,6}/)?system_logs/node_(\d{1,6})\.txt")
@@ -24,7 +24,7 @@ _SAID = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (?:(left behind: .{1,2000})|(left without a mark: .{1,2000})"
     r"|ready: |the files of an earlier start are here)"
 )
-_ATTEMPT = re.compile(r"attempt_(\d{1,6})/")
+_ATTEMPT = re.compile(r"attempt_\d{1,6}/")
 # A chart has no more points; of more, the ones between are left out.
 _MOST = 400
 
@@ -100,7 +100,7 @@ def said_at_end(fetched: FetchedLogs) -> tuple[str, ...]:
     without a mark."""
     files: dict[str, None] = {}
     unmarked: dict[str, list[str]] = {}
-    for name in sorted(filter(_NODE_LOG.fullmatch, fetched.names), key=_attempt_of):
+    for name in sorted(filter(_NODE_LOG.fullmatch, fetched.names), key=attempt_of):
         in_last_start = unmarked[_ATTEMPT.sub("", name)] = []
         with fetched.path(name).open(encoding="utf-8", errors="replace") as stream:
             for match in filter(None, map(_SAID.match, stream)):
@@ -111,11 +111,6 @@ def said_at_end(fetched: FetchedLogs) -> tuple[str, ...]:
                 else:
                     in_last_start.clear()
     return tuple(dict.fromkeys([*files, *(said for each in unmarked.values() for said in each)]))
-
-
-def _attempt_of(log: str) -> int:
-    match = _ATTEMPT.search(log)
-    return int(match[1]) if match else 0
 
 
 def node_use(node: int, lines: Iterable[str]) -> NodeUse:

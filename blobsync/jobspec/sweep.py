@@ -15,7 +15,7 @@ from typing import Any
 from blobsync.base.errors import UsageError
 from blobsync.base.file_states import regular_only
 from blobsync.base.formatting import count_text
-from blobsync.jobspec.spec import TaskArray
+from blobsync.jobspec.spec import TaskArray, is_variable_name
 from blobsync.jobspec.sweep_parameters import variable_of
 
 # Slurm's default for the tasks of one job is 1,001; no platform takes many more.
@@ -24,7 +24,6 @@ MOST_TASKS = 10_000
 # YAML takes ten seconds to read.
 _MOST_TEXT, _MOST_VALUE, _MOST_FILE, _MOST_YAML = 500_000, 100_000, 4_000_000, 200_000
 _TAG_CHARS = 200
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RANGE = re.compile(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # https://slurm.schedmd.com/job_array.html
@@ -113,7 +112,7 @@ def _demand_fitting(groups: Sequence[Group], *, zipped: bool) -> None:
     _demand_count(lengths[0] if zipped else math.prod(lengths))
     known: dict[str, str] = {}
     for name in (name for group in groups for name in group[0]):
-        if not _NAME.fullmatch(name):
+        if not is_variable_name(name):
             raise UsageError(f"--sweep: {name[:60]!a} is not the name of a parameter", hint="letters, digits and _")
         if name.upper() in known:
             both = f"{known[name.upper()]} and {name}"
