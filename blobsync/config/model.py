@@ -179,8 +179,12 @@ class Docker(NamedTuple):
 
     @property
     def reference(self) -> str | None:
-        """``image:tag``, as docker takes it."""
-        return f"{self.image}:{self.tag}" if self.image and self.tag else self.image
+        """``image:tag`` at its registry, as docker takes it."""
+        return self.at_registry(f"{self.image}:{self.tag}" if self.tag else self.image) if self.image else None
+
+    def at_registry(self, image: str) -> str:
+        """The image with the address of the registry before it."""
+        return image if not self.address or image.startswith(f"{self.address}/") else f"{self.address}/{image}"
 
 
 class WorkspaceConfig(NamedTuple):

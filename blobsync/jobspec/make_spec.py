@@ -331,12 +331,10 @@ def _link_source(cluster: Cluster, entry: FolderEntry) -> str:
 
 def image_of(cluster: Cluster) -> str | None:
     """The image of ``docker``, with its registry. Raises ``ConfigError`` for an invalid one."""
-    image, address = cluster.docker.reference, cluster.docker.address
-    if image is None or cluster.platform not in LINKING:
-        return image
-    if not _IMAGE.fullmatch(image):
+    image = cluster.docker.reference
+    if image is not None and cluster.platform in LINKING and not _IMAGE.fullmatch(image):
         raise ConfigError(f"{image!a} is not an image name", file=cluster.file, key="docker.image")
-    return image if not address or image.startswith(f"{address}/") else f"{address}/{image}"
+    return image
 
 
 def container(cluster: Cluster, request: SubmitRequest) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from blobsync.jobspec.make_spec import SubmitRequest, describe
 from tests.fakes.runner import Call, ScriptedRunner
 from tests.unit.test_slurm import ScriptedProcess
 
-IMAGE = Docker("registry/img", "7", shm_size="64g", args=("--ipc=host",))
+IMAGE = Docker("img", "7", address="registry", shm_size="64g", args=("--ipc=host",))
 
 
 def make_cluster(root: Path, **changes: Any) -> Cluster:

@@ -281,9 +281,7 @@ def _environment(cluster: Cluster, spec: JobSpec, base: str) -> tuple[str, tuple
             "does not name an image to run in",
             hint="docker: {image: REGISTRY/NAME:TAG}, or docker: {environment: 'azureml:NAME:VERSION'}",
         )
-    image = spec.image
-    if cluster.docker.address and not image.startswith(f"{cluster.docker.address}/"):
-        image = f"{cluster.docker.address}/{image}"
+    image = cluster.docker.at_registry(spec.image)
     version = hashlib.sha256(image.encode()).hexdigest()[:16]
     place = f"environments/{ENVIRONMENT}/versions/{version}"
     return f"{base}/{place}", (place, {"properties": {"image": image, "isAnonymous": True}})

@@ -124,8 +124,7 @@ def _image(given: _Given) -> str:
         raise given.error("image", "is missing: a pod needs an image", "kubernetes: {image: registry/name:tag}")
     if not _IMAGE.fullmatch(image):
         raise given.error("image", f"{image[:80]!a} is not the name of an image")
-    address = given.cluster.docker.address
-    return image if not address or image.startswith(f"{address}/") else f"{address}/{image}"
+    return given.cluster.docker.at_registry(image)
 
 
 def _security(given: _Given) -> SecurityContext:
