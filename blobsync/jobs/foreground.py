@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import sys
 import tempfile
 import zipfile
@@ -18,12 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.backends.local.local_backend import count_gpus, visible_gpus
-from blobsync.base.errors import BlobsyncError, ConfigError
 from blobsync.base.process import DOCKER_VERSION, ProcessRunner, python_module, why_it_fails
 from blobsync.config.model import Cluster
 from blobsync.config.trusted_docker import DockerArgs, demand_docker
 from blobsync.config.trusted_links import TRUSTED_LINKS
-from blobsync.jobspec.make_spec import SubmitRequest, describe
+from blobsync.jobspec.make_spec import SubmitRequest, describe, image_of
 from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.spec import JobSpec
 from blobsync.jobspec.sweep_parameters import is_shell_line
@@ -31,8 +29,6 @@ from blobsync.local.link_policy import demand_trust
 
 _DOCKER_SECONDS = 30.0
 _DEFAULT_SHM = "8g"
-# https://pkg.go.dev/github.com/distribution/reference: what begins otherwise would be an option to docker.
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +110,7 @@ def arrange(
 def run_argv(cluster: Cluster, spec: JobSpec, command: Sequence[str], *more: str) -> tuple[str, ...]:
     """The project at its own path inside; values of variables come from our environment, not from the command line."""
     root = str(cluster.root)
-    image = cluster.docker.reference
-    if image is None:
-        raise BlobsyncError("the cluster file does not name a docker image")
-    if not _IMAGE.fullmatch(image):
-        raise ConfigError(f"{image!a} is not an image name", file=cluster.file, key="docker.image")
+    image = image_of(cluster, here=True) or ""
     terminal = ("-it",) if sys.stdin.isatty() and sys.stdout.isatty() else ("-i",)
     gpus = ("--gpus", "all") if spec.gpus_per_node and os.path.exists("/dev/nvidia0") else ()
     names = [part for name in sorted(cluster.env) for part in ("-e", name)]

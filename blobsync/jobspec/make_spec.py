@@ -329,10 +329,10 @@ def _link_source(cluster: Cluster, entry: FolderEntry) -> str:
     return f"{base or cluster.root}/{entry.prefix}"
 
 
-def image_of(cluster: Cluster) -> str | None:
-    """The image of ``docker``, with its registry. Raises ``ConfigError`` for an invalid one."""
+def image_of(cluster: Cluster, *, here: bool = False) -> str | None:
+    """The image of ``docker``. Raises ``ConfigError`` for an invalid one, where blobsync itself runs it."""
     image = cluster.docker.reference
-    if image is not None and cluster.platform in LINKING and not _IMAGE.fullmatch(image):
+    if image is not None and (here or cluster.platform in LINKING) and not _IMAGE.fullmatch(image):
         raise ConfigError(f"{image!a} is not an image name", file=cluster.file, key="docker.image")
     return image
 
