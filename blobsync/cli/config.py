@@ -141,13 +141,14 @@ def config_trust_link(
       blobsync config trust-link data/coco
       blobsync config trust-link --forget data/coco
     """
-    from blobsync.project.outside_links import agree, agreed
-    from blobsync.project.outside_links import forget as withdraw
+    from blobsync.config.trusted_links import TRUSTED_LINKS
+    from blobsync.local.link_policy import agree
+    from blobsync.local.link_policy import forget as withdraw
 
     cwd = current_folder(session.environ)
     root = find_project(cwd, session.environ)
     change = withdraw if forget else agree
-    links = change(root, cwd, paths, session.environ) if paths else agreed(root, session.environ)
+    links = change(root, cwd, paths, session.environ) if paths else sorted(TRUSTED_LINKS.load(root, session.environ))
     word = "no longer trusted" if forget and paths else "trusted"
     data = {"links": [{"path": link.link, "target": link.target} for link in links], "trusted": word == "trusted"}
     return Result(data, [f"{word}: {link.link} -> {link.target}" for link in links] or ["no link is trusted"])

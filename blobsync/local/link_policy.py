@@ -1,17 +1,18 @@
-"""Which symlinks are followed: those within the project, and those out of it that are trusted with this very target."""
+"""Which symlinks are followed: those within the project, and those out of it that are trusted with this very target;
+and how the user trusts one, or does so no longer."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.base.errors import LocalFileError, UntrustedLinkError
+from blobsync.base.errors import LocalFileError, UntrustedLinkError, UsageError
 from blobsync.base.plan_reasons import Reason
-from blobsync.config.mapping import is_below
+from blobsync.config.mapping import is_below, project_relative
 from blobsync.config.project_root import PROJECT_MARK
-from blobsync.config.trusted_links import OutsideLink, trust_command
+from blobsync.config.trusted_links import TRUSTED_LINKS, OutsideLink, trust_command
 from blobsync.local.state_dir import NAME as STATE_DIR_NAME
 
 
@@ -102,3 +103,43 @@ def is_protected(real: str, project: str) -> bool:
     """Whether a link to ``real``, inside the project, would open its configuration, its state or its repository."""
     parts = Path(real).relative_to(project).parts
     return ".git" in parts or STATE_DIR_NAME in parts or parts[:1] == (PROJECT_MARK,)
+
+
+def agree(root: Path, cwd: Path, paths: Sequence[str], environ: Mapping[str, str]) -> tuple[OutsideLink, ...]:
+    """Trust each link out of the project on the way to ``paths``, with its present target.
+
+    Raises ``UsageError`` for a path without one.
+    """
+    found: list[OutsideLink] = []
+    for given in paths:
+        path = project_relative(given, cwd=cwd, root=root)
+        links = way_to(root, path, frozenset()).untrusted
+        if not links:
+            raise UsageError(
+                f"{path}: no symlink points outside the project there", hint="'ls -l' shows where links lead"
+            )
+        found += links
+    trust(root, found, environ)
+    return tuple(dict.fromkeys(found))
+
+
+def trust(root: Path, links: Iterable[tuple[str, str]], environ: Mapping[str, str]) -> None:
+    """Trust exactly these links; each replaces a trusted one of the same path."""
+    new = {OutsideLink(*link) for link in links}
+    places = {link.link for link in new}
+    TRUSTED_LINKS.change(root, environ, lambda known: {link for link in known if link.link not in places} | new)
+
+
+def forget(root: Path, cwd: Path, paths: Sequence[str], environ: Mapping[str, str]) -> tuple[OutsideLink, ...]:
+    """Stop trusting the links at ``paths``. Raises ``UsageError`` for one that was not trusted."""
+    places = {project_relative(given, cwd=cwd, root=root) for given in paths}
+    gone: set[OutsideLink] = set()
+
+    def without(known: frozenset[OutsideLink]) -> frozenset[OutsideLink]:
+        gone.update(link for link in known if link.link in places)
+        for path in sorted(places - {link.link for link in gone}):
+            raise UsageError(f"{path} is not trusted", hint="'blobsync config trust-link' lists the trusted links")
+        return known - gone
+
+    TRUSTED_LINKS.change(root, environ, without)
+    return tuple(sorted(gone))

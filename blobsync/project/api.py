@@ -250,7 +250,7 @@ class Project:
 
         Such links come with ``UntrustedLinkError``. A link whose target changes must be trusted again.
         """
-        from blobsync.project.outside_links import trust
+        from blobsync.local.link_policy import trust
 
         self._demand_open()
         trust(self.root, links, self.environ)
