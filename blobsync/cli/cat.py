@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from blobsync.base.errors import ChecksumError, UsageError
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import printable, size_text
+from blobsync.cli.lock import compared
 from blobsync.cli.output import Result
 from blobsync.cli.session import Commands, PathsArgument, Session, with_consent
 
@@ -109,8 +110,6 @@ def diff(session: Session, paths: PathsArgument) -> Result:
         raise UsageError("diff takes a PATH, with up to two revisions before it", hint="blobsync verify PATH...")
     project = session.project()
     if len(paths) > 1:
-        from blobsync.cli.lock import compared
-
         return compared(project, paths[-1], *paths[:-1])
     found = with_consent(session, project, lambda: project.diff(paths[0]))
     equal = found.status == "equal"

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.base.formatting import count_text, printable, size_text, zulu_text
+from blobsync.base.plan_reasons import Reason
+from blobsync.base.user_folders import user_name
+from blobsync.cli.cat import difference_lines
 from blobsync.cli.confirm import ask_text, ask_until, can_ask, show_lines
 from blobsync.plan.transfer_options import Keep
+from blobsync.plan.transfer_plan import Action, FileAction, PlanPart, TransferPlan
 
 if TYPE_CHECKING:
     from blobsync.cli.session import Session
-    from blobsync.plan.transfer_plan import FileAction, PlanPart, TransferPlan
     from blobsync.project.api import Project
 
 _WORDS = ("local", "remote", "both", "diff", "skip", "quit")
@@ -36,9 +39,6 @@ def settled(session: Session, project: Project, made: TransferPlan) -> TransferP
 
 def _answers(session: Session, project: Project, made: TransferPlan) -> Mapping[str, Keep]:
     """What the user says of each conflict; those that are skipped are left out."""
-    from blobsync.base.plan_reasons import Reason
-    from blobsync.plan.transfer_plan import Action
-
     each = [
         (part, action)
         for part, action in made.each()
@@ -60,8 +60,6 @@ def _answers(session: Session, project: Project, made: TransferPlan) -> Mapping[
 
 def _versions(project: Project, part: PlanPart, action: FileAction) -> Iterator[str]:
     """Why it is a conflict; then the size, the time and the writer of each side, as far as they are known."""
-    from blobsync.base.user_folders import user_name
-
     yield action.reason.value
     local = project.resolve(f"{project.root}/{part.shown(action)}").local
     try:
@@ -98,8 +96,6 @@ def _read(answer: str) -> tuple[str, bool]:
 
 
 def _difference(project: Project, path: str) -> Iterator[str]:
-    from blobsync.cli.cat import difference_lines
-
     try:
         lines = list(difference_lines(project.diff(f"{project.root}/{path}")))
     except BlobsyncError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Container, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 # Commands of rsync, cp, git, rclone, DVC, azcopy, aws, gsutil, scp, Slurm, kubectl and docker, by ours. Names in the
@@ -125,8 +126,6 @@ def option_hint(option: str, near: Sequence[str], own: Sequence[Any], root: Any)
     """What to type instead of an option that a command does not accept: one of its ``own`` that other tools call so,
     commands that accept it, or a similarly spelt one. ``root`` is the parser's context of the whole command line.
     Ends with a blank, or is empty."""
-    from difflib import get_close_matches
-
     for each in own:
         if _SAME_OPTIONS.get(option) in each.opts:
             return f"did you mean {_SAME_OPTIONS[option]} ({each.help.rstrip('.')})? "
@@ -155,8 +154,6 @@ def command_hint(words: Sequence[str], known: Mapping[str, str]) -> str:
 
     ``known`` are blobsync's commands, each with its line of help.
     """
-    from difflib import get_close_matches
-
     while words[1:] and words[0] in _PROGRAMS:
         words = words[1:]
     word = words[0]

@@ -9,6 +9,7 @@ from blobsync.base.formatting import count_text, size_text, zulu_text
 from blobsync.cli.confirm import confirm
 from blobsync.cli.output import Result
 from blobsync.cli.session import Commands, OptionalPaths, Session, argument, option
+from blobsync.project.trash import limits_of, trash_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +37,6 @@ def trash_ls(
       blobsync trash ls
       blobsync trash ls 3f2a1c9e
     """
-    from blobsync.project.trash import limits_of, trash_of
-
     project = session.project()
     trash, days = trash_of(project.state), limits_of(project.cluster).days
     runs = trash.runs() if id is None else (trash.find(id),)
@@ -87,8 +86,6 @@ def trash_empty(
       blobsync trash empty
       blobsync trash empty 3f2a1c9e -y
     """
-    from blobsync.project.trash import trash_of
-
     trash = trash_of(session.project().state)
     runs: Sequence[TrashedRun] = trash.runs() if not ids else [trash.find(each) for each in ids]
     count, size = sum(len(run.files) for run in runs), sum(run.size for run in runs)
