@@ -1276,14 +1276,9 @@ class Project:
         return left_over_by(self.state, place)
 
     def _open_connections(self, clusters: Sequence[Cluster]) -> Connections:
-        from blobsync.store.connect import check_sas, connect
+        from blobsync.store.connect import connect
 
         cli_login = self.cluster.flag("use_cli_auth")
-
-        def why_not_fetched(source: StorageAccount, destination: StorageAccount) -> str:
-            from blobsync.store.source_trust import why_not_fetched as found  # late: only for sources
-
-            return found(source, destination)
 
         def connected(account: StorageAccount) -> BlobStore:
             if account.web is not None:
@@ -1299,12 +1294,7 @@ class Project:
                 account, environ=self.environ, use_cli_auth=cli_login, emit=lambda event: self.listener.emit(event)
             )
 
-        return Connections(
-            clusters,
-            self._connect or connected,
-            check_sas,
-            why_not_fetched,
-        )
+        return Connections(clusters, self._connect or connected)
 
     def _inner(self, place: Resolution) -> tuple[Resolution, ...]:
         from blobsync.plan.path_mapping import nested

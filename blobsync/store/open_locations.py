@@ -82,12 +82,6 @@ def with_md5(end: OpenBlob, path: str, state: FileState) -> FileState:
 
 
 Connect = Callable[[StorageAccount], BlobStore]
-# Checks a credential for the needed rights before anything starts; returns warnings. Raises CredentialError.
-CheckRights = Callable[[StorageAccount, str], tuple[str, ...]]
-
-
-# Why the service of the second account cannot fetch from the first, a source outside Azure; empty if it may.
-WhyNotFetched = Callable[[StorageAccount, StorageAccount], str]
 
 
 @runtime_checkable
@@ -101,16 +95,8 @@ class Counted(Protocol):
 class Connections:
     """Creates stores on first use and keeps them; creating one uses no network."""
 
-    def __init__(
-        self,
-        clusters: Sequence[Cluster],
-        connect: Connect,
-        check_rights: CheckRights = lambda account, needs: (),
-        why_not_fetched: WhyNotFetched = lambda source, destination: "",
-    ) -> None:
+    def __init__(self, clusters: Sequence[Cluster], connect: Connect) -> None:
         self._connect = connect
-        self._why_not_fetched = why_not_fetched
-        self._check_rights = check_rights
         self._stores: dict[BlobContainer, BlobStore] = {}
         self._counting: list[Counted] = []
         self._accounts: dict[BlobContainer, StorageAccount] = {}
@@ -146,11 +132,15 @@ class Connections:
 
         ``needs`` are letters of SAS rights. Raises ``CredentialError``.
         """
-        return self._check_rights(self.account(location.container), needs)
+        from blobsync.store.connect import check_sas  # late, with what opens the stores
+
+        return check_sas(self.account(location.container), needs)
 
     def why_not_fetched(self, source: BlobLocation, destination: BlobLocation) -> str:
         """Why the destination's service cannot fetch from a source outside Azure; empty if it may."""
-        return self._why_not_fetched(self.account(source.container), self.account(destination.container))
+        from blobsync.store.source_trust import why_not_fetched  # late: only for sources
+
+        return why_not_fetched(self.account(source.container), self.account(destination.container))
 
     def open(self, location: BlobLocation) -> OpenBlob:
         """A blob or folder with its store."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.base.events import Listener, SilentListener
+from blobsync.base.locations import BlobLocation
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.config.sources import BucketAccess
 from blobsync.direct.engine import DirectEngine
@@ -60,6 +61,18 @@ def rules(options: TransferOptions, problem: str | None) -> EngineRules:
     return EngineRules(lambda *_: problem, requested, 2)
 
 
+class _Connections(Connections):
+    """Credentials are not looked at, and the test says why a service may not fetch from a source."""
+
+    why = ""
+
+    def check(self, location: BlobLocation, needs: str) -> tuple[str, ...]:
+        return ()
+
+    def why_not_fetched(self, source: BlobLocation, destination: BlobLocation) -> str:
+        return self.why
+
+
 @dataclass
 class World:
     """A project at ``root``; ``stores`` are its containers by account name."""
@@ -110,7 +123,8 @@ class World:
     def context(self, *, copy: bool = False) -> ProjectContext:
         clusters = [self.here, *([self.there] if self.there else [])]
         far = self.there if copy else None
-        connections = Connections(clusters, self._connect, why_not_fetched=lambda *ends: self.why_not_fetched)
+        connections = _Connections(clusters, self._connect)
+        connections.why = self.why_not_fetched
         return ProjectContext(
             self.root,
             self.root,
