@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 from itertools import islice, takewhile
@@ -42,11 +43,10 @@ def text_of(data: bytes, *, cut: bool = False) -> str | None:
 
 def changed_lines(before: str, after: str, *, context: int = 3) -> list[str] | None:
     """The lines of a unified diff, without its two file names; empty for equal texts, None if there are too many."""
-    old, new = _lines(before), _lines(after)
-    first = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
-    least = min(len(old), len(new)) - first
-    ends = zip(reversed(old[len(old) - least :]), reversed(new[len(new) - least :]), strict=True)
-    last = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ends))
+    # Lines with their ends, so that a last line without one differs.
+    old, new = list(io.StringIO(before)), list(io.StringIO(after))
+    first = _alike(old, new)
+    last = _alike(old[first:][::-1], new[first:][::-1])
     if max(len(old), len(new)) - first - last > MOST_LINES:
         return None
     # Compare only the differing lines and their context.
@@ -56,11 +56,9 @@ def changed_lines(before: str, after: str, *, context: int = 3) -> list[str] | N
     return [shown for line in diff for shown in _shown(line, start)]
 
 
-def _lines(text: str) -> list[str]:
-    """Split into lines with their ends, so that a last line without one differs."""
-    found = text.split("\n")
-    last = found.pop()
-    return [*(f"{line}\n" for line in found), *([last] if last else [])]
+def _alike(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many lines at the beginning are the same."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _shown(line: str, start: int) -> Iterator[str]:
