@@ -16,7 +16,6 @@ from blobsync.base.formatting import count_text
 from blobsync.base.locations import SOURCE_OPTION, BlobLocation, LocalLocation, Location, is_given, is_source
 from blobsync.base.plan_reasons import Reason
 from blobsync.local import names
-from blobsync.local.tree import ignores_case
 from blobsync.plan.blocks import for_engine, partial_uploads, with_on_record
 from blobsync.plan.decisions import Decisions, Settlement, check_names, guard_mirror, leave_out
 from blobsync.plan.engine_model import (
@@ -416,8 +415,11 @@ def _check_names(
     context: ProjectContext, part: LivePart, looked: Survey, actions: Actions, extras: Iterable[str]
 ) -> None:
     """Raise ``UnsafeNamesError`` or ``ShapeConflictError`` for names that must not be written."""
-    end, from_blobs = part.destination, part.route is Route.DOWNLOAD
-    one_case = isinstance(end, LocalLocation) and ignores_case(end.path)
+    end, from_blobs, one_case = part.destination, part.route is Route.DOWNLOAD, False
+    if isinstance(end, LocalLocation):
+        from blobsync.local.tree import ignores_case  # late: uploads need none
+
+        one_case = ignores_case(end.path)
     # Files whose names the service refuses were left out.
     is_checked = _names_from_elsewhere(part) and looked.shape is Shape.FOLDER
     rule = (lambda name: None) if is_checked else _name_rule(part, looked.shape)

@@ -44,7 +44,6 @@ from blobsync.local.names import OWN_BLOBS, is_temporary, local_problem
 from blobsync.local.os_errors import ChangedWhileReadError, where_to_look
 from blobsync.local.resume_records import BlockJournal
 from blobsync.local.sorted_runs import Spill, Spool
-from blobsync.local.tree import walk
 from blobsync.plan.blocks import ONE_REQUEST, digests_of
 from blobsync.plan.left_out_files import FAULTS, IN_THE_WAY, ExcludedFiles, Exclusion, LeftOut, left_out_message
 from blobsync.plan.name_clashes import blob_hint, both_hint
@@ -435,6 +434,8 @@ def _look_at_disk(root: Path, request: Request) -> _Side:
             path=request.part.path,
         ) from error
     if root.is_dir():
+        from blobsync.local.tree import walk  # late: a file needs none
+
         followed: dict[str, str] = {}
         return _Side(None, walk(root, request.links, followed), is_folder=True, followed=followed)
     if request.folder_only:

@@ -59,12 +59,12 @@ from blobsync.store.rest.xml import (
     list_page,
     names_without_content,
 )
-from blobsync.store.resumed_reader import ResumedReader
 from blobsync.store.sas_token import DelegationKey
 
 if TYPE_CHECKING:
     from blobsync.store.account_features import AccountFeatures
     from blobsync.store.rest.block_checks import BlockChecks, FindCrc64
+    from blobsync.store.resumed_reader import ResumedReader
 
 
 # Limit in bytes of the response to a small request; enough for any error.
@@ -305,6 +305,8 @@ class RestBlobStore:
 
         A connection that breaks is resumed where it broke, from the same version of the blob.
         """
+        from blobsync.store.resumed_reader import ResumedReader  # late: most commands read no blob
+
         return ResumedReader(self._get, self._http.resumes, StorageError, name, start, length, etag)
 
     def list_versions(self, prefix: str = "") -> Iterator[BlobInfo]:
@@ -332,6 +334,8 @@ class RestBlobStore:
 
     def open_version(self, name: str, version: str, *, start: int = 0, length: int | None = None) -> ResumedReader:
         """Get Blob with ``versionid``; a broken connection is resumed."""
+        from blobsync.store.resumed_reader import ResumedReader
+
         get = partial(self._get, version=version)
         return ResumedReader(get, self._http.resumes, StorageError, name, start, length)
 
