@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import os
 import socket
 import threading
 import time
@@ -33,7 +34,7 @@ from blobsync.base.events import WHYS, Connected, Disconnected, Event
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import EMULATOR_ACCOUNT
-from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Orders, Precondition, PutOrder
+from blobsync.store.protocol import BlobInfo, BlobProperties, FileBody, GetOrder, Orders, Precondition, PutOrder
 from blobsync.store.rest.http import BlobHttp, Steps
 from blobsync.store.rest.proxies import proxy_for
 from blobsync.store.rest.request_signing import BearerSigner, SasSigner, SharedKeySigner
@@ -988,6 +989,21 @@ def test_each_of_many_requests_gets_its_own_response() -> None:
     assert found == dict.fromkeys(range(20), b"0123456789")
     assert sorted(seen.target.partition("?")[0] for seen in script.seen) == sorted(f"/acct/box/f{n}" for n in range(20))
     assert {seen.headers["if-match"] for seen in script.seen} == {'"0x1"'}
+
+
+def test_files_that_are_read_while_they_are_sent_share_a_connection() -> None:
+    def opened() -> int:
+        return len(os.listdir("/dev/fd"))
+
+    with scripted([WRITTEN] * 6) as script:
+        container = BlobContainer("acct", "box", script.url)
+        with RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=QUICK)) as files:
+            body = FileBody(lambda start, length: bytes(length), 300_000)
+            files.put("a", body, md5=b"0" * 16)
+            before = opened()
+            for _ in range(5):
+                files.put("a", body, md5=b"0" * 16)
+            assert opened() == before
 
 
 def test_a_failed_request_does_not_affect_the_others() -> None:

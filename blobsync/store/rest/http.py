@@ -257,7 +257,8 @@ class BlobHttp:
             container.endpoint, {**environ, "BLOBSYNC_TRANSPORT": "urllib3"}, Timeouts(), guard
         )
         self._transport = self._transport_with(timeouts or Timeouts())
-        # Other transports, which may still be in use.
+        # Others: of files that are read while they are sent, once there is one; and such as may still be in use.
+        self._of_files: Transport | None = None
         self._older: list[Transport] = []
 
     def path_of(self, name: str) -> str:
@@ -357,8 +358,7 @@ class BlobHttp:
         transport = self._transport
         if isinstance(attempt.body, FileBody):
             # libcurl is given bodies as a whole.
-            transport = self._transport_of_files()
-            self._older.append(transport)
+            transport = self._of_files = self._of_files or self._transport_of_files()
         response = transport.exchange(attempt, sent)
         if attempt.most:
             response.body = _whole_body(response, attempt.most)
@@ -404,7 +404,7 @@ class BlobHttp:
         """End waits for retries, and close idle connections."""
         self.closing.set()
         self._woken.set()
-        for transport in (self._transport, *self._older):
+        for transport in filter(None, (self._transport, self._of_files, *self._older)):
             transport.close()
 
     def _untrusted(self, error: TransportError) -> CredentialError:
