@@ -215,7 +215,7 @@ def _is_small(action: FileAction) -> bool:
 
 def _folder(task: MoveTask, destination: LocalLocation) -> LocalFolder:
     """The local folder of the task's files; for a single file, its parent folder."""
-    single = len(task.actions) == 1 and not task.actions[0].path
+    single = not any(action.path for action in task.actions)
     place = destination.parent if single else destination
     return LocalFolder(place.path, place.boundary, kept=place.kept)
 
