@@ -1003,7 +1003,8 @@ def test_files_that_are_read_while_they_are_sent_share_a_connection() -> None:
             before = opened()
             for _ in range(5):
                 files.put("a", body, md5=b"0" * 16)
-            assert opened() == before
+            # Sockets of earlier tests may be closed meanwhile.
+            assert opened() <= before
 
 
 def test_a_failed_request_does_not_affect_the_others() -> None:
