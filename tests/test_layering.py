@@ -181,6 +181,13 @@ def test_a_short_upload_imports_only_what_it_needs() -> None:
     assert "blobsync.direct.upload" in loaded and not late & loaded
 
 
+def test_a_listing_imports_no_comparison() -> None:
+    program = "import sys, blobsync.project.api, blobsync.project.browse; print(*sys.modules)"
+    loaded = set(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.split())
+    assert "blobsync.project.browse" in loaded
+    assert not {"blobsync.plan.survey", "blobsync.plan.pairing", "blobsync.transfer"} & loaded
+
+
 def test_a_short_upload_makes_few_dataclasses() -> None:
     """The methods of each are compiled anew at every start: a frozen one takes five times as long as a named tuple."""
     made = _loaded_for_a_short_upload(

@@ -710,7 +710,6 @@ class Project:
 
         Raises ``NothingMatchedError``, and with ``at`` also what :meth:`compare_locks` raises.
         """
-        from blobsync.plan.survey import Listing
         from blobsync.project import browse
 
         place, context = self.resolve(path), self._open_context
@@ -719,9 +718,9 @@ class Project:
 
             return locks.entries(self._lock_history.at(at, place.path), place.path, recursive=recursive)
 
-        def remembering(where: Resolution) -> Listing:
+        def remembering(where: Resolution) -> browse.Listing:
             records = context.index.pair(where.entry.prefix, str(where.entry.remote))
-            return Listing(records, where.relative, context.spill, recursive=recursive)
+            return browse.Listing(records, where.relative, context.spill, recursive=recursive)
 
         inner = self._inner(place)
         return browse.list_path(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,21 +14,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError
-from blobsync.base.file_states import LocalState, regular_only
+from blobsync.base.file_states import LocalState, RemoteState, regular_only
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plan_reasons import Reason
 from blobsync.config.mapping import Resolution
-from blobsync.local.files import hash_file
-from blobsync.local.index import Index
+from blobsync.local.index import Index, PairIndex
 from blobsync.local.sorted_runs import IN_MEMORY, Spill
-from blobsync.plan.pairing import known_equal
-from blobsync.plan.parallel_listing import list_wide
-from blobsync.plan.path_suggestions import look_nearby
-from blobsync.plan.survey import Listing, hash_with_crc64, known_crc64s
 from blobsync.plan.wildcards import ABOUT_PATTERNS, fitting, is_pattern, split_pattern
-from blobsync.store.open_locations import Connections, OpenBlob, OpenLocation
+from blobsync.store.open_locations import Connections, OpenBlob, OpenLocation, remote_state
 from blobsync.store.protocol import BlobInfo
-from blobsync.transfer.fresh_look import remote_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +44,44 @@ class ListingEntry:
 
 def _entry(shown: str, blob: BlobInfo) -> ListingEntry:
     return ListingEntry(shown, blob.size, blob.last_modified, blob.md5, blob.tier, blob.etag, blob.content_type)
+
+
+class Listing:
+    """Remembers a listing of a folder, or of one level of it, that is not compared with anything."""
+
+    def __init__(
+        self, records: PairIndex, folder: str, spill: Spill, *, recursive: bool, now: Callable[[], float] = time.time
+    ) -> None:
+        self._records, self._folder, self._spill = records, folder, spill
+        self._whole = records.differences(folder, spill) if recursive else None
+        # A level without folders is the whole folder.
+        self._level: list[tuple[str, RemoteState]] = []
+        self._has_folders = False
+        self._began = now()
+
+    def blob(self, relative: str, state: RemoteState) -> None:
+        """Call for each blob, with its name below the folder."""
+        path = f"{self._folder}/{relative}" if self._folder else relative
+        if self._whole is not None:
+            self._whole.seen(path, state)
+        else:
+            self._level.append((path, state))
+
+    def inner(self) -> None:
+        """Call for each folder whose content is not listed."""
+        self._has_folders = True
+
+    def only_blob(self, state: RemoteState | None) -> None:
+        """Call if the path is this blob, or (None) neither a blob nor a folder."""
+        self._records.remember_blob(self._folder, state, self._began)
+
+    def ended(self) -> None:
+        """Call after the last blob."""
+        one_level = self._has_folders
+        found = self._whole or self._records.differences(self._folder, self._spill, one_level=one_level)
+        for path, state in self._level:
+            found.seen(path, state)
+        self._records.remember_listing(self._folder, found, self._began, one_level=one_level)
 
 
 def list_path(
@@ -120,6 +153,8 @@ def has_folder(end: OpenBlob) -> bool:
 
 def nothing_at(place: Resolution, *ends: OpenLocation) -> NothingMatchedError:
     """The error for a path with neither a blob nor a folder; it suggests a similar path of ``ends``."""
+    from blobsync.plan.path_suggestions import look_nearby  # late: most names are right
+
     looking = "'blobsync ls' shows the folder entries, 'blobsync ls FOLDER' what is in one"
     if is_pattern(place.path):
         looking = f"only names are taken here: blobsync ls {shlex.quote(place.path)} shows what it matches"
@@ -136,7 +171,12 @@ def _below(
 ) -> Iterator[ListingEntry]:
     prefix = f"{end.name}/" if end.name else ""
     start = len(prefix)
-    items = list_wide(end.store, prefix, spill) if recursive else end.store.list_folder(prefix)
+    if recursive:
+        from blobsync.plan.parallel_listing import list_wide  # late: a level is listed in one piece
+
+        items: Iterator[BlobInfo | str] = list_wide(end.store, prefix, spill)
+    else:
+        items = end.store.list_folder(prefix)
     for item in items:
         if isinstance(item, str):
             if listing is not None:
@@ -201,7 +241,7 @@ def _matches(listing: Lister, parent: str, parts: list[str]) -> Iterator[tuple[s
                 yield from _matches(listing, f"{lead}{name}", parts[1:])
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Beginning:
     """The first bytes of a file or blob of ``size`` bytes."""
 
@@ -240,7 +280,7 @@ def file_beginning(place: Resolution, most: int) -> Beginning:
         raise LocalFileError(f"{place.path}: {why}", path=place.path) from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Usage:
     """The number of blobs below a path, and their bytes."""
 
@@ -258,7 +298,7 @@ def usage(entries: Iterator[ListingEntry], path: str) -> Usage:
     return Usage(path, count, size)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PathStatus:
     """The state of a path: ``local``, ``remote``, and as last verified in the index."""
 
@@ -273,6 +313,9 @@ class PathStatus:
 
 def path_status(connections: Connections, index: Index, place: Resolution) -> PathStatus:
     """The status of a path. Raises ``NothingMatchedError`` if it exists nowhere."""
+    from blobsync.plan.pairing import known_equal  # late, as in the next function: ls compares nothing
+    from blobsync.plan.survey import known_crc64s
+
     end = connections.open(place.remote)
     blob = blob_at(end, place)
     folder = has_folder(end)
@@ -301,6 +344,9 @@ def path_status(connections: Connections, index: Index, place: Resolution) -> Pa
 
 def _local_state(file: Path, *, with_crc64: bool) -> LocalState | None:
     """A regular file's state, without its MD5 if it cannot be read or changes meanwhile; None if there is none."""
+    from blobsync.local.files import hash_file
+    from blobsync.plan.survey import hash_with_crc64
+
     hashed = hash_with_crc64(file) if with_crc64 else hash_file(file)
     if hashed is not None:
         return hashed

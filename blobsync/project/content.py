@@ -20,9 +20,8 @@ from blobsync.local.files import hash_file
 from blobsync.local.index import Index
 from blobsync.plan.pairing import known_equal
 from blobsync.project.browse import blob_at, file_beginning, has_folder, nothing_at
-from blobsync.store.open_locations import Connections, OpenBlob, blob_md5
+from blobsync.store.open_locations import Connections, OpenBlob, blob_md5, remote_state
 from blobsync.store.protocol import BlobInfo
-from blobsync.transfer.fresh_look import remote_state
 
 # Maximum number of lines between the first and the last difference; the time grows with its square.
 MOST_LINES = 5000

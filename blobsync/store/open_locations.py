@@ -13,7 +13,7 @@ from blobsync.base.errors import BlobsyncError, PlanFileError
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation, Location, MountedLocation, below
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.store.protocol import BlobStore
+from blobsync.store.protocol import BlobInfo, BlobStore
 
 _READ_BYTES = 1 << 20
 
@@ -155,3 +155,8 @@ class Connections:
         """Close every store; the next use of one creates it anew."""
         while self._stores:
             self._stores.popitem()[1].close()
+
+
+def remote_state(blob: BlobInfo) -> RemoteState:
+    """The plan's record of a blob."""
+    return RemoteState(blob.size, blob.etag, blob.md5)

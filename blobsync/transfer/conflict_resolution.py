@@ -26,10 +26,9 @@ from blobsync.plan.keep_both_names import sibling
 from blobsync.plan.pairing import equal_content
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, Route, Shape
-from blobsync.store.open_locations import OpenBlob, OpenLocation, with_md5
+from blobsync.store.open_locations import OpenBlob, OpenLocation, remote_state, with_md5
 from blobsync.transfer.batch import LAST_TRY, SECOND_TRY, Batch, LastTry, Report
 from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveTask
-from blobsync.transfer.fresh_look import remote_state
 from blobsync.transfer.ledger import Ledger
 from blobsync.transfer.retries import move_and_retry
 

@@ -20,8 +20,7 @@ from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.open_locations import OpenBlob, OpenLocation, with_md5
-from blobsync.store.protocol import BlobInfo
+from blobsync.store.open_locations import OpenBlob, OpenLocation, remote_state, with_md5
 from blobsync.transfer.engines import Moved
 
 # Up to this many files single HEAD requests are fewer than a listing of the folder might take.
@@ -183,8 +182,3 @@ def _has_changed(end: LocalLocation, action: FileAction) -> bool:
         found = LocalState.of(os.stat(end.at(action.target or action.path)))
         return not (isinstance(action.destination, LocalState) and action.destination.same_file(found))
     return False
-
-
-def remote_state(blob: BlobInfo) -> RemoteState:
-    """The plan's record of a blob."""
-    return RemoteState(blob.size, blob.etag, blob.md5)

@@ -17,8 +17,9 @@ from blobsync.base.events import Expected, Note
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.plan.transfer_plan import FileAction
+from blobsync.store.open_locations import remote_state
 from blobsync.transfer.batch import FIRST_TRY, LAST_TRY, SECOND_TRY, Batch, LastTry, Report
-from blobsync.transfer.fresh_look import arrived_anyway, remote_state, written_before
+from blobsync.transfer.fresh_look import arrived_anyway, written_before
 from blobsync.transfer.killed_downloads import remove_unrecorded
 from blobsync.transfer.ledger import Ledger, record_unreported, retry_with
 

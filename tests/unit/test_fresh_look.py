@@ -19,13 +19,12 @@ from blobsync.base.events import Event, Looked
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.local.files import hash_file, reading_threads
-from blobsync.store.open_locations import OpenBlob
+from blobsync.store.open_locations import OpenBlob, remote_state
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import (
     arrived_anyway,
     check_arrival,
     read_without_md5,
-    remote_state,
     states_at_destination,
     unreported,
     written_before,

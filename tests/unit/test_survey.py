@@ -26,8 +26,9 @@ from blobsync.local.sorted_runs import Spill
 from blobsync.plan.left_out_files import Exclusion
 from blobsync.plan.pairing import Pair
 from blobsync.plan.parallel_listing import LONG
-from blobsync.plan.survey import Listing, Request, Survey, complete, remember, remember_nothing, survey
+from blobsync.plan.survey import Request, Survey, complete, remember, remember_nothing, survey
 from blobsync.plan.transfer_plan import Route, Shape
+from blobsync.project.browse import Listing
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.protocol import BlobInfo
 from tests.fakes.store import MemoryStore, StoredBlob
