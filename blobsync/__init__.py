@@ -189,8 +189,9 @@ _RENAMED = {"Decision": "CodeDecision", "State": "JobState"}
 
 
 @cache
-def _homes() -> dict[str, tuple[str, str]]:
-    """The module of each public name, and its name there: the imports above say it, which nothing carries out."""
+def _imported() -> dict[str, tuple[str, str]]:
+    """The module of each public name but the errors, and its name there: the imports above say it, which nothing
+    carries out."""
     import pkgutil
     import re
 
@@ -199,14 +200,21 @@ def _homes() -> dict[str, tuple[str, str]]:
     for module, some, one_line in re.findall(r"\n    from (blobsync\.[\w.]+) import (?:\(([^)]*)\)|(\w.*))", source):
         for name in re.findall(r"(\w+)(?: as \w+)?", some or one_line):
             found[_RENAMED.get(name, name)] = (module, name)
+    return found
+
+
+def _homes() -> dict[str, tuple[str, str]]:
     errors = vars(import_module(_ERRORS)).items()
-    return found | {name: (_ERRORS, name) for name, value in errors if getattr(value, "__module__", "") == _ERRORS}
+    own = {name: (_ERRORS, name) for name, value in errors if getattr(value, "__module__", "") == _ERRORS}
+    return {**_imported(), **own}
 
 
 def __getattr__(name: str) -> object:
     if name == "__all__":
         return __dir__()
-    home, at_home = ("blobsync.base.version", name) if name == "__version__" else _homes().get(name, ("", ""))
+    home, at_home = ("blobsync.base.version", name) if name == "__version__" else _imported().get(name, ("", ""))
+    # A program that says that its files are complete loads no errors.
+    home, at_home = (home, at_home) if home else _homes().get(name, ("", ""))
     if not home:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(import_module(home), at_home)
