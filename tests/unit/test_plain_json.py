@@ -56,8 +56,8 @@ def test_what_was_written_comes_back() -> None:
     assert made_of(Whole, parse_json(json.dumps(asdict(FULL)))) == FULL
     assert made_of(Part, json.loads(json.dumps(astuple(Part("x", (1.5, 2)))))) == Part("x", (1.5, 2))
     assert made_of(Whole, {"count": 1, "colour": "red"}) == Whole(1, Colour.RED)
-    assert made_of(Place, ["/x", "a key"]) == made_of(Place, {"folder": "/x", "key": "a key"})
-    assert made_of(Place, ["/x", "a key"]) == Place(Path("/x"), Secret("a key"))
+    assert made_of(Place, ["/x", "sesame-of-a-place"]) == made_of(Place, {"folder": "/x", "key": "sesame-of-a-place"})
+    assert made_of(Place, ["/x", "sesame-of-a-place"]) == Place(Path("/x"), Secret("sesame-of-a-place"))
     assert made_of(Whole, {"count": 1, "colour": "red", "free": {"of_a_newer_version": []}}).free
 
 
@@ -87,7 +87,7 @@ def test_what_was_written_comes_back() -> None:
         {"free": []},
         {"place": [5]},
         {"place": ["/x", 5]},
-        {"place": ["/x", "a key", None]},
+        {"place": ["/x", "sesame-of-a-place", None]},
         {"more": 1},
     ],
 )
