@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +59,6 @@ class Scene:
             self.own.close()
 
     def _step(self, line: Line, what: str) -> None:
-        if self.name == KNOWN and "resourceVersion=0" in line["path"]:
-            # What the recorder did between two requests: it let the programs end.
-            names = [pod["metadata"]["name"] for pod in self.cluster.pods("el")]
-            with ThreadPoolExecutor() as pool:
-                list(pool.map(lambda name: self.cluster.kubectl("exec", name, "--", "touch", "el.done"), names))
         if "events" in line:
             self.talk.watch(line)
             return
@@ -77,6 +71,15 @@ class Scene:
         if line["method"] != "GET" or not self._has(expected, reply):
             assert not differences(reduced(reply), expected), what
         self.talk.learn(line, reply)
+        if self.name == KNOWN and "resourceVersion=0" in line["path"]:
+            # What the recorder did after it: it let the programs end. The end of index 0 ends the Job.
+            for index in (1, 0):
+                name = self.cluster.running("el", index)
+                self.cluster.kubectl("exec", name, "--", "touch", "el.done")
+                for _ in polled(_PATIENCE):
+                    pod = self.cluster.pod("el", index)
+                    if pod is None or pod["status"]["phase"] != "Running":
+                        break
 
     def _has(self, expected: Any, reply: Any) -> bool:
         """Whether this is what was answered, or, of a state that passes, what Jobs and pods have been since."""
