@@ -15,11 +15,15 @@ http.Server.prototype.emit = function (event, ...rest) {
 };
 
 // Azurite closes its server on these signals and then writes its database. Connections that clients keep
-// open would hold that up for as long as they please.
-function cutConnections() {
+// open would hold that up for as long as they please. It says that it listens a moment before it handles
+// signals: one that comes earlier is passed on when it does.
+function cutConnections(signal) {
   for (const server of servers) server.closeAllConnections();
   if (process.argv.includes("--inMemoryPersistence")) process.exit(0);
   setTimeout(() => process.exit(1), 10000).unref();
+  if (process.listenerCount(signal) === 1) {
+    process.on("newListener", (event) => event === signal && setImmediate(() => process.emit(signal, signal)));
+  }
 }
 process.on("SIGTERM", cutConnections);
 process.on("SIGINT", cutConnections);

@@ -99,6 +99,30 @@ def test_keys_are_given_by_the_caller_and_written_nowhere_and_open_connections_d
         assert os.waitstatus_to_exitcode(os.waitpid(state.pid, 0)[1]) == 0
 
 
+def test_a_stop_before_azurite_handles_signals_waits_for_it_and_keeps_the_blobs(tmp_path: Path) -> None:
+    for installed in TOOLS.glob("azurite-*"):
+        (tmp_path / installed.name).symlink_to(installed)
+    slow = tmp_path / "slow.js"
+    # Azurite looks at its folder after it has said that it listens, and handles signals after that.
+    slow.write_text(
+        "const fs = require('fs'); const access = fs.access;"
+        "fs.access = (...given) => setTimeout(() => access.apply(fs, given), 1500);"
+    )
+    emulator = Emulator(tmp_path, environ=dict(os.environ), preloads=(QUICK_LOOKUPS, slow))
+    key = new_key()
+    state = emulator.start({"mine": key})
+    with client(state, "mine", key.reveal()) as service:
+        service.create_container("box").upload_blob("a", b"kept")
+    emulator.stop()
+    assert os.waitstatus_to_exitcode(os.waitpid(state.pid, 0)[1]) == 0
+    emulator = Emulator(tmp_path, environ=dict(os.environ))
+    try:
+        with client(emulator.start({"mine": key}), "mine", key.reveal()) as service:
+            assert service.get_blob_client("box", "a").download_blob().readall() == b"kept"
+    finally:
+        emulator.stop()
+
+
 # Azurite's own, which everybody knows.
 PUBLIC_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
