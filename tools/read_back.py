@@ -291,7 +291,7 @@ ROWS: tuple[ReadBack, ...] = (
         (
             "emulator.account:kept_account",
             "emulator.server:Emulator._await_port",
-            "emulator.server:Emulator.status",
+            "emulator.server:Emulator._recorded",
             "backends.local.queue:LocalQueue.claimed",
             "backends.local.queue:_live",
             "backends.local.queue:_update",
@@ -473,7 +473,6 @@ ROWS: tuple[ReadBack, ...] = (
             "keep.watcher:file_system_of",
             "keep.watcher:watched_folders",
             "project.keeper_records:_holders",
-            "emulator.server:Emulator._is_ours",
             "node.standalone.interactive:environment_of",
             "node.standalone.interactive:fields_of",
             "node.standalone.interactive:is_own",

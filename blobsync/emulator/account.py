@@ -16,7 +16,7 @@ from pathlib import Path
 from blobsync.base.errors import EmulatorError
 from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.redaction import Secret
-from blobsync.base.user_folders import make_private, replace_file
+from blobsync.base.user_folders import replace_file
 
 DEFAULT_PORT = 10000
 _LAST_PORT = 65535
@@ -41,7 +41,7 @@ def kept_account(folder: Path) -> KeptAccount:
     file = folder / _FILE
     try:
         if not file.exists():
-            return _keep(folder, KeptAccount(new_key(), _first_port()))
+            _keep(folder, KeptAccount(new_key(), _first_port()), if_missing=True)
         kept = made_of(KeptAccount, parse_object(file.read_text(encoding="utf-8")))
         if not 0 < kept.port <= _LAST_PORT:
             raise ValueError("not what was kept")
@@ -71,8 +71,6 @@ def keep_port(folder: Path, port: int) -> None:
         _keep(folder, KeptAccount(known.key, port))
 
 
-def _keep(folder: Path, account: KeptAccount) -> KeptAccount:
-    make_private(folder)
-    folder.chmod(0o700)
-    replace_file(folder / _FILE, json.dumps({"key": account.key.reveal(), "port": account.port}).encode())
-    return account
+def _keep(folder: Path, account: KeptAccount, *, if_missing: bool = False) -> None:
+    content = json.dumps({"key": account.key.reveal(), "port": account.port}).encode()
+    replace_file(folder / _FILE, content, if_missing=if_missing)

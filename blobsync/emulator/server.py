@@ -1,8 +1,7 @@
 """Installs, starts, finds and stops the blob server that replaces a storage account: Azurite on loopback.
 
 npm installs the pinned Azurite into the user's data directory. Containers are made in the emulator only; in a real
-account its owner makes them. Processes are identified through ``/proc``: psutil would be a compiled package for these
-few lines.
+account its owner makes them.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from blobsync.base.errors import EmulatorError
@@ -26,7 +25,7 @@ from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.base.process_identity import ProcessMark
 from blobsync.base.redaction import Secret
-from blobsync.base.user_folders import data_home, environment
+from blobsync.base.user_folders import data_home, environment, locked, replace_file
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.scaffold import EMULATOR_CONTAINER, EmulatorAccount
 from blobsync.emulator.account import keep_port, kept_account
@@ -104,7 +103,6 @@ QUICK_LOOKUPS = Path(__file__).with_name("quick_lookups.js")
 _READY = re.compile(r"successfully listens on http://127\.0\.0\.1:(\d+)")
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
-_CLOSING_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 # Where there is no /proc, a new process may be shown with the command line of this one for a moment.
 _SHOWN_SECONDS = 0.3
@@ -112,13 +110,15 @@ _SHOWN_SECONDS = 0.3
 
 @dataclass(frozen=True, slots=True)
 class EmulatorState:
-    """A running emulator. Holds names of accounts, never their keys. ``location`` None: all in memory."""
+    """A running emulator. Holds names of accounts, never their keys. ``location`` None: all in memory. ``born`` tells
+    its process from a later one with the same ID."""
 
     pid: int
     port: int
     accounts: tuple[str, ...]
     location: str | None
     version: str
+    born: str = ""
 
     def endpoint(self, account: str) -> str:
         """The blob endpoint of ``account``, as ``blob_endpoint`` of an account file needs it."""
@@ -178,40 +178,48 @@ class Emulator:
         ``accounts`` None means the user's own account, with the container that ``config new --emulator`` names. Raises
         ``EmulatorError`` if one runs with other settings, if ``port`` is taken, or if it does not come up.
         """
-        running = self.status()
-        if running:
-            return _as_asked(running, accounts, port, in_memory)
+        with self._alone():
+            running = self._recorded()
+            if running and running.port:
+                return _as_asked(running, accounts, port, in_memory)
+            if running:
+                # Of a start that was killed.
+                self._end(running)
+            try:
+                state = self._started(accounts, port, None if in_memory else self._folder() / "blobs")
+            except BaseException:
+                # A start that fails, as in blobsync.pyz without Azure's packages, leaves nothing running.
+                if running := self._recorded():
+                    self._end(running)
+                raise
+            self._record(state)
+        return state
+
+    def _started(self, accounts: Mapping[str, Secret] | None, port: int | None, location: Path | None) -> EmulatorState:
         kept = kept_account(self._folder())
         served = accounts or {EMULATOR_ACCOUNT: kept.key}
-        environ = self._server_environ(served)
-        location = None if in_memory else self._folder() / "blobs"
         try:
-            state = self._spawn(kept.port if port is None else port, location, environ, tuple(served))
+            state = self._spawn(kept.port if port is None else port, location, served)
         except _PortTakenError as error:
             if port is not None:
                 raise
-            state = self._spawn(0, location, environ, tuple(served))
+            state = self._spawn(0, location, served)
             self._note(f"{error.message}: the emulator takes port {state.port} from now on")
-        self._state_file().write_text(json.dumps(asdict(state)), encoding="utf-8")
         if not accounts:
             keep_port(self._folder(), state.port)
-            try:
-                make_container(state.container(EMULATOR_ACCOUNT, EMULATOR_CONTAINER), kept.key)
-            except BaseException:
-                # A start that fails, as in blobsync.pyz without Azure's packages, leaves nothing running.
-                self.stop()
-                raise
+            make_container(state.container(EMULATOR_ACCOUNT, EMULATOR_CONTAINER), kept.key)
         return state
 
-    def _spawn(
-        self, port: int, location: Path | None, environ: Mapping[str, str], accounts: tuple[str, ...]
-    ) -> EmulatorState:
+    def _spawn(self, port: int, location: Path | None, accounts: Mapping[str, Secret]) -> EmulatorState:
         nodejs, script = self._programs()
         self.log.unlink(missing_ok=True)
-        argv = self._argv(nodejs, script, port, location)
+        argv, environ = self._argv(nodejs, script, port, location), self._server_environ(accounts)
         pid = self._runner.spawn_detached(argv, log=self.log, env=environ, cwd=self._folder())
-        port = self._await_port(pid, port)
-        return EmulatorState(pid, port, accounts, str(location) if location else None, pinned_version())
+        place, born = str(location) if location else None, ProcessMark.of(pid).born
+        state = EmulatorState(pid, 0, tuple(accounts), place, pinned_version(), born)
+        # Without a port until it is ready: the next start or stop ends it if this process is killed before.
+        self._record(state)
+        return replace(state, port=self._await_port(state, port))
 
     def own_account(self) -> EmulatorAccount:
         """The account that :meth:`start` serves, at the port where it runs or will run. Holds its key."""
@@ -221,30 +229,28 @@ class Emulator:
         return EmulatorAccount(f"http://127.0.0.1:{port}/{EMULATOR_ACCOUNT}", kept.key)
 
     def status(self) -> EmulatorState | None:
-        """The server that :meth:`start` started, if it is alive; removes a stale record."""
-        try:
-            state = made_of(EmulatorState, parse_object(self._state_file().read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError):
-            state = None
-        if state is None or not self._is_ours(state.pid):
-            self._state_file().unlink(missing_ok=True)
-            return None
-        return state
+        """The server that :meth:`start` started, if it is alive and ready."""
+        state = self._recorded()
+        return state if state and state.port else None
 
     def stop(self) -> EmulatorState | None:
         """Stop the server and wait for its end; None if none runs. Only signals a process that is the server."""
-        state = self.status()
-        if state is None:
+        if not self._state_file().exists():
             return None
-        for signum in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.kill(state.pid, signum)
-            if self._await_end(state.pid):
-                break
-        self._state_file().unlink(missing_ok=True)
+        with self._alone():
+            state = self._recorded()
+            if state:
+                self._end(state)
+            self._state_file().unlink(missing_ok=True)
         return state
+
+    def _end(self, state: EmulatorState) -> None:
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            if self._is_alive(state):
+                os.kill(state.pid, signum)
+            deadline = time.monotonic() + _STOP_SECONDS
+            while self._is_alive(state) and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
 
     @contextmanager
     def session(
@@ -301,47 +307,41 @@ class Emulator:
     def _state_file(self) -> Path:
         return self._home / "emulator" / "state.json"
 
-    def _await_port(self, pid: int, port: int) -> int:
-        started, process = time.monotonic(), ProcessMark.of(pid)
+    def _alone(self) -> AbstractContextManager[None]:
+        """One start or stop at a time: two servers would overwrite each other's blobs."""
+        return locked(self._folder() / ".lock")
+
+    def _record(self, state: EmulatorState) -> None:
+        replace_file(self._state_file(), json.dumps(asdict(state)).encode())
+
+    def _recorded(self) -> EmulatorState | None:
+        """The server that a start left, if it is alive; without a port if that start was killed, or is under way."""
+        with suppress(OSError, ValueError):
+            state = made_of(EmulatorState, parse_object(self._state_file().read_text(encoding="utf-8")))
+            return state if self._is_alive(state) else None
+        return None
+
+    def _await_port(self, state: EmulatorState, port: int) -> int:
+        started = time.monotonic()
         while True:
             waited = time.monotonic() - started
             # Looked at before its log, which then has its last words.
-            ended = not process.is_alive or (not process.born and waited > _SHOWN_SECONDS and not self._is_ours(pid))
+            ended = waited > _SHOWN_SECONDS and not self._is_alive(state)
             output = self.log.read_text(encoding="utf-8", errors="replace")
             ready = _READY.search(output)
             if ready:
                 return int(ready.group(1))
-            if ended:
-                raise _start_error(output, port)
-            if waited > _START_SECONDS:
-                os.kill(pid, signal.SIGKILL)
+            if ended or waited > _START_SECONDS:
                 raise _start_error(output, port)
             time.sleep(_POLL_SECONDS)
 
-    def _await_end(self, pid: int) -> bool:
-        process = ProcessMark.of(pid)
-        deadline = time.monotonic() + _STOP_SECONDS
-        while self._is_ours(pid):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_SECONDS)
-        # A process that exits loses its command line before it closes its port.
-        closed = time.monotonic() + _CLOSING_SECONDS
-        while process.is_alive and time.monotonic() < closed:
-            time.sleep(_POLL_SECONDS)
-        return True
-
-    def _is_ours(self, pid: int) -> bool:
-        """Whether ``pid`` is an Azurite that we started: IDs of dead processes are reused."""
-        proc = Path("/proc")
-        if (proc / "self").exists():
-            try:
-                command = (proc / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace")
-            except OSError:
-                return False
-        else:
-            command = self._runner.run(["ps", "-p", str(pid), "-o", "command="]).stdout
-        return str(_GUARD) in command
+    def _is_alive(self, state: EmulatorState) -> bool:
+        """Whether the server still runs: IDs of dead processes are reused."""
+        is_alive = ProcessMark(state.pid, state.born).is_alive
+        if state.born or not is_alive:
+            return is_alive
+        # There is no /proc.
+        return str(_GUARD) in self._runner.run(["ps", "-p", str(state.pid), "-o", "command="]).stdout
 
 
 def _as_asked(

@@ -123,6 +123,40 @@ def test_a_stop_before_azurite_handles_signals_waits_for_it_and_keeps_the_blobs(
         emulator.stop()
 
 
+def servers_of(home: Path) -> set[int]:
+    """The servers that keep their blobs below this data directory."""
+    found = set[int]()
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = file.read_text(errors="replace").split("\0")
+            found.update({int(file.parent.name)} if str(home / "emulator" / "blobs") in words else ())
+    return found
+
+
+STARTS = (
+    "import os, sys\nfrom pathlib import Path\nfrom blobsync.emulator import Emulator\n"
+    "print(Emulator(Path(sys.argv[1]), environ=dict(os.environ)).start(port=None))\n"
+)
+
+
+def test_starts_at_once_and_killed_ones_leave_one_server(emulator: Emulator, tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", STARTS, str(tmp_path)]
+    at_once = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    said = {starting.communicate()[0] for starting in at_once}
+    state = emulator.status()
+    assert state is not None and said == {f"{state}\n"}
+    assert servers_of(tmp_path) == {state.pid}
+    emulator.stop()
+    with subprocess.Popen(argv) as killed:
+        await_true(lambda: bool(servers_of(tmp_path)))
+        await_true((tmp_path / "emulator" / "state.json").exists)
+        killed.kill()
+    (left,) = servers_of(tmp_path)
+    assert emulator.status() is None
+    again = emulator.start(port=None)
+    assert (again.port, servers_of(tmp_path)) == (state.port, {again.pid}) and again.pid != left
+
+
 # Azurite's own, which everybody knows.
 PUBLIC_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
@@ -153,7 +187,6 @@ def test_its_key_is_its_users_and_nobody_else_is_stopped_in_its_place(emulator: 
         record.write_text(record.read_text().replace(str(state.pid), str(innocent.pid)))
         assert emulator.stop() is None
         assert innocent.poll() is None
-        assert not record.exists()
         innocent.kill()
 
 
