@@ -97,6 +97,12 @@ def test_a_name_that_is_taken_is_not_changed(stub: AmlStub, desk: Desk) -> None:
     assert "blobsync compute scale gpu --max N" in str(caught.value.hint)
     assert sum(line.startswith("PUT") for line in stub.requests) == 1
 
+    # A machine has a size, and no bounds.
+    stub.made["box"] = example("Compute/get/ComputeInstance.json") | {"name": "box"}
+    with pytest.raises(JobError, match=r"box exists already .ComputeInstance.$") as caught:
+        desk.create("box")
+    assert caught.value.hint == "choose another name"
+
 
 @pytest.mark.parametrize(
     ("status", "code", "message", "hint"),

@@ -266,6 +266,11 @@ def test_a_lost_response_is_not_a_refusal(lab: Lab) -> None:
     lab.stub.faults = []
     assert lab.detail(other)["status"] == "Queued"
 
+    # azure-core sends the request again, and the service knows the name.
+    taken = refusal("Conflict", "A job with this name already exists.")
+    lab.stub.faults = [Fault(JOB, 504, gone, SOON, after=True), Fault(JOB, 409, taken)]
+    assert lab.detail(lab.submit("--single", "true"))["status"] == "Queued"
+
 
 @pytest.mark.soak
 def test_the_secrets_of_a_job_stay_while_its_answer_is_lost_and_go_when_it_is_refused(lab: Lab) -> None:

@@ -267,11 +267,23 @@ def test_an_array_runs_as_soon_as_one_task_does_and_says_how_many_are_done() -> 
     assert _info([pod(0, "Pending", node=""), pod(1, "Pending", node="")]).state is State.QUEUED
 
 
-def test_an_array_that_failed_says_which_task_did() -> None:
-    said = "Container main for pod train/me-1-0badcafe-3-abcde failed with exit code 3 matching FailIndex rule"
-    found = _info([], ("Failed", "FailedIndexes", said))
-    assert found.state is State.FAILED and found.exit_code == 3
-    assert found.reason == "task 3 ended with exit code 3"
+def test_an_array_that_failed_has_the_exit_code_of_a_task() -> None:
+    failed = pod(3, "Failed", state={"terminated": {"exitCode": 3}})
+    found = _info([failed], ("Failed", "FailedIndexes", "Job has failed indexes"))
+    assert (found.state, found.exit_code, found.reason) == (
+        State.FAILED,
+        3,
+        "FailedIndexes: Job has failed indexes",
+    )
+
+
+def test_a_task_that_no_node_fits_is_named_by_its_number() -> None:
+    notes = {"blobsync.dev/tasks": "2", "blobsync.dev/task-numbers": "3,7"}
+    unfit = [{"type": "PodScheduled", "status": "False", "message": "3 taints"}]
+    (one,) = read_jobs({"items": [job(notes=notes, completions=2, parallelism=2)]})
+    pods = [pod(0, "Succeeded"), pod(1, "Pending", node="", conditions=unfit)]
+    found = job_info(one, read_pods({"items": pods}), {}, shown)
+    assert found.reason.startswith("task 7: no node of the cluster fits: 3 taints; see kubectl")
 
 
 # -- this machine --------------------------------------------------------------------------------------------------

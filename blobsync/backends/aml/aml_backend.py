@@ -119,11 +119,8 @@ class AmlBackend:
         try:
             body = with_seal_keys(request.job, secrets)
             answer = self._client.call("PUT", f"jobs/{run_name(spec.run_id)}", body, doing="submit")
-        except DOUBTFUL as error:
-            return self._unanswered(spec, error)
         except BlobsyncError as error:
-            self.forget(spec)
-            return Refused(error)
+            return self._not_accepted(spec, error)
         return Accepted(self._ref(spec.run_id, answer))
 
     def locate(self, spec: JobSpec) -> JobRef | None:
@@ -147,16 +144,16 @@ class AmlBackend:
             if self._client.try_call(path) is None:
                 self._client.call("PUT", path, body, doing="submit")
 
-    def _unanswered(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
-        """A lost response is not a refusal: check whether the service has the job."""
+    def _not_accepted(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
+        """The outcome of a lost response, or of a refusal, which may be the answer to azure-core's second try."""
+        # After a gateway timeout the service may still process the request.
+        unknown = isinstance(error, DOUBTFUL) and not isinstance(error, BackendBusyError)
         try:
-            found = self.locate(spec)
+            if found := self.locate(spec):
+                return Accepted(found)
         except BlobsyncError:
-            return Unknown(error)
-        if found:
-            return Accepted(found)
-        if not isinstance(error, BackendBusyError):
-            # After a gateway timeout the service may still process the request.
+            unknown = isinstance(error, DOUBTFUL)
+        if unknown:
             return Unknown(error)
         self.forget(spec)
         return Refused(error)

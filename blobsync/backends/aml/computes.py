@@ -164,11 +164,11 @@ class Computes:
         known = self._client.try_call(f"computes/{_checked(name)}")
         if known is not None:
             there = read_compute_of(known)
-            size = (
-                f", {there.vm_size}, {there.bounds.least or 0} to {there.bounds.most:,} nodes" if there.vm_size else ""
-            )
-            hint = f"choose another name, or change its bounds: blobsync compute scale {name} --max N"
-            raise JobError(f"the compute {name} exists already ({there.kind}{size})", hint=hint)
+            said, hint = there.kind, "choose another name"
+            if there.kind == AML_COMPUTE:
+                said += f", {there.vm_size}, {there.bounds.least or 0} to {there.bounds.most or 0:,} nodes"
+                hint += f", or change its bounds: blobsync compute scale {name} --max N"
+            raise JobError(f"the compute {name} exists already ({said})", hint=hint)
         body = creation(location or self._client.call("GET", "").text("location"), vm_size, priority, bounds)
         return self._request("PUT", name, body)
 

@@ -156,6 +156,11 @@ class KubernetesJob:
         self.granted = max(_digits(_text(notes, RELEASED_NOTE)), _digits(_text(notes, RENEWED_NOTE)))
 
     @property
+    def all_numbers(self) -> Sequence[int]:
+        """The number of the task at each index of an array."""
+        return self.numbers if len(self.numbers) == self.nodes else range(self.nodes)
+
+    @property
     def is_over(self) -> bool:
         """Whether it has ended."""
         return bool(self.conditions.keys() & {"Complete", "Failed"})
@@ -233,8 +238,7 @@ def _task_numbers(notes: Mapping[str, Any]) -> Sequence[int]:
 def _task_infos(job: KubernetesJob, pods: Sequence[Pod]) -> Iterator[TaskInfo]:
     """The state of each task, by what the Job says of its index, else by its latest pod."""
     latest = {pod.index: pod for pod in pods}
-    numbers = job.numbers if len(job.numbers) == job.nodes else range(job.nodes)
-    for index, number in enumerate(numbers):
+    for index, number in enumerate(job.all_numbers):
         pod = latest.get(index)
         state = _task_state(job, index, pod)
         times = (pod.ran, pod.finished if state.is_final else None) if pod else (None, None)
@@ -392,7 +396,7 @@ def _why_failed(job: KubernetesJob, pods: Sequence[Pod]) -> str:
 def _where(job: KubernetesJob, pod_name: str, pod: Pod | None) -> str:
     parts = pod_name.rsplit("-", 2)
     index = str(pod.index) if pod else parts[1] if len(parts) == 3 else "?"
-    return f"{'task' if job.array else 'node'} {index}" + (f" ({pod.node})" if pod and pod.node else "")
+    return f"node {index}" + (f" ({pod.node})" if pod and pod.node else "")
 
 
 def _why_waiting(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], shown: Shown) -> str:
@@ -416,15 +420,22 @@ def _reasons(
 ) -> Iterator[str]:
     for pod in nodes.others:
         if why := _why_pod_waits(job, pod, events, shown):
-            yield f"node {pod.index}: {why}" if job.nodes > 1 else why
+            yield f"{_of_index(job, pod.index)}{why}"
     if nodes.missing and job.name in events:
-        which = f"node {nodes.first_missing}: " if nodes.missing == 1 else f"{nodes.missing:,} nodes: "
-        alone = job.nodes == 1 or not pods
-        yield f"{'' if alone else which}no pod could be made: {_why_not_made(job, events[job.name], shown)}"
+        several = f"{count_text(nodes.missing, 'task' if job.array else 'node')}: "
+        which = _of_index(job, nodes.first_missing) if nodes.missing == 1 else several
+        yield f"{which if pods else ''}no pod could be made: {_why_not_made(job, events[job.name], shown)}"
     for pod in latest_pods(pods):
         if pod.index < job.nodes and pod.leaving and not pod.is_over:
-            which = f"node {pod.index}: " if job.nodes > 1 else ""
-            yield f"{which}its pod is being {f'evicted: {quoted(pod.evicted)}' if pod.evicted else 'deleted'}"
+            how = f"evicted: {quoted(pod.evicted)}" if pod.evicted else "deleted"
+            yield f"{_of_index(job, pod.index)}its pod is being {how}"
+
+
+def _of_index(job: KubernetesJob, index: int) -> str:
+    """Begins a sentence about one node of several, or about one task, by its number."""
+    if job.array:
+        return f"task {job.all_numbers[index]}: "
+    return f"node {index}: " if job.nodes > 1 else ""
 
 
 def _why_pod_waits(job: KubernetesJob, pod: Pod, events: Mapping[str, str], shown: Shown) -> str:
