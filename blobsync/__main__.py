@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import sys
+from io import TextIOWrapper
 
 
 def main() -> int:
@@ -25,6 +26,7 @@ def run() -> int:
         # cycles again and again would take longer than creating them. So it is with modules, a tenth of a short
         # command's time. Young objects are still collected.
         gc.set_threshold(100_000, 50, 1000)
+        _complete_streams()
         from blobsync.base.stopping import hold_ctrl_c
 
         hold_ctrl_c()
@@ -38,6 +40,16 @@ def run() -> int:
     from blobsync.cli.main import main as run_command
 
     return run_command()
+
+
+def _complete_streams() -> None:
+    """Open what the caller has closed (``>&-``), and print names that the terminal's encoding does not have."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # Else the next file that is opened, a database perhaps, gets the number of standard error.
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it stays open
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def end(code: int) -> None:
@@ -55,7 +67,7 @@ def end(code: int) -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError):
         # Python says what is wrong with them.
         return
     os._exit(code)

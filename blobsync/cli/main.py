@@ -23,7 +23,6 @@ from blobsync.base.errors import (
     UnknownClusterError,
     UsageError,
 )
-from blobsync.base.exit_codes import ExitCode
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.redaction import HIDDEN, redact, register_url
 from blobsync.base.stopping import (
@@ -35,7 +34,7 @@ from blobsync.base.stopping import (
 )
 from blobsync.cli.command_words import ENDS_WITH_A_COMMAND
 from blobsync.cli.confirm import agree
-from blobsync.cli.output import CommandInterruptedError, Console, Result, forget_stdout, start_logging
+from blobsync.cli.output import CommandInterruptedError, Console, Result, start_logging
 from blobsync.cli.session import Session
 
 
@@ -130,10 +129,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         enable_ctrl_c()
         return _run(words, console)
-    except BrokenPipeError:
-        # `blobsync ls -r data | head`: the reader has closed the pipe.
-        forget_stdout()
-        return ExitCode.DONE
     except KeyboardInterrupt:
         return console.fail(CommandInterruptedError("interrupted"))
     except BlobsyncError as error:

@@ -159,6 +159,16 @@ class Console:
         """Print the answer and return the exit code."""
         if self.timed:
             self.timed.answers()
+        try:
+            self._answer(result)
+        except BrokenPipeError:
+            # `blobsync ls -r data | head`: the reader has closed the pipe.
+            _discard(self._out)
+        if not self.as_json:
+            self._print_failures(result.failures)
+        return int(result.exit_code)
+
+    def _answer(self, result: Result) -> None:
         if self.as_json:
             for step in result.steps:
                 self._step(step)
@@ -168,16 +178,14 @@ class Console:
                 spans = [{"span": name, "seconds": round(seconds, 3)} for name, seconds in self.timed.spans()]
                 data = {**data, "timings": spans}
             self._document(result.exit_code, data, failures)
-            return int(result.exit_code)
+            return
         try:
             self._print(result)
+            self._out.flush()
         except KeyboardInterrupt:
             if result.interrupted is None:
                 raise
             raise result.interrupted from None
-        self._out.flush()
-        self._print_failures(result.failures)
-        return int(result.exit_code)
 
     def _print(self, result: Result) -> None:
         columns = columns_of(self._out) if result.wraps else 0
@@ -223,14 +231,18 @@ class Console:
 
     def fail(self, error: BlobsyncError) -> int:
         """Print an error with its hint and return the exit code."""
-        if self.as_json:
-            self._document(error.exit_code, {}, [_error(error), *_details(error)])
-        else:
+        try:
+            if self.as_json:
+                self._document(error.exit_code, {}, [_error(error), *_details(error)])
+                return int(error.exit_code)
             self._out.flush()
-            if error.exit_code == ExitCode.INTERRUPTED and self._err.isatty():
-                # Return to the beginning of the line, after the ^C that the terminal has printed.
-                self._err.write("\r")
-            self.say(error.message, error.hint, wrong=True)
+        except OSError:
+            # Nobody reads it, or its disk is full.
+            _discard(self._out)
+        if error.exit_code == ExitCode.INTERRUPTED and self._err.isatty():
+            # Return to the beginning of the line, after the ^C that the terminal has printed.
+            self._err.write("\r")
+        self.say(error.message, error.hint, wrong=True)
         return int(error.exit_code)
 
     def say(self, text: str, hint: str | None = None, *, wrong: bool = False, rows: Sequence[str] = ()) -> None:
@@ -239,12 +251,15 @@ class Console:
         shown = wrapped(f"{_NAME} {printable(redact(text))}", columns)
         if wrong and self._color_err:
             shown = f"{_RED}{_NAME}{_OFF}{shown[len(_NAME) :]}"
-        self._err.write(f"{shown}\n")
-        for row in rows:
-            self._err.write(f"  {printable(redact_answer(row))}\n")
+        lines = [shown, *(f"  {printable(redact_answer(row))}" for row in rows)]
         if hint:
-            self._err.write(wrapped(f"  hint: {printable(redact(hint))}", columns) + "\n")
-        self._err.flush()
+            lines.append(wrapped(f"  hint: {printable(redact(hint))}", columns))
+        try:
+            self._err.write("".join(f"{line}\n" for line in lines))
+            self._err.flush()
+        except OSError:
+            # Nobody reads it, or the disk of the log is full, which stops no work.
+            _discard(self._err)
 
     def _step(self, step: Mapping[str, Any]) -> None:
         import json
@@ -313,9 +328,9 @@ def start_logging(verbose: int, file: str | None = None, command: Sequence[str] 
     logger.debug("command: %s", " ".join(["blobsync", *command]))
 
 
-def forget_stdout() -> None:
-    """Discard further output after the reader of a pipe has ended, which avoids an error at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _discard(stream: TextIO) -> None:
+    """Discard what is written to it from now on, and what it could not write, which would be an error at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class QuietListener:

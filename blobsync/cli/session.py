@@ -215,7 +215,7 @@ GLOBALS = (
     _global("cluster", _TEXT, "-c --cluster", _OF_CLUSTER, "NAME", autocompletion=_NAMED),
     _global("from_cluster", _TEXT, "-f --from-cluster", _OF_FROM, "NAME", autocompletion=_NAMED),
     _global("param", _TEXT, "-p --param", _OF_PARAM, "YAML"),
-    _global("num_gpu", int | None, "-n --num-gpu", "How many GPUs a job gets; 0: none.", "N"),
+    _global("num_gpu", int | None, "-n --num-gpu", "How many GPUs a job gets; 0: none.", "N", min=0),
     _global("json", bool, "--json", "Print one JSON document on standard output.", default=False),
     _global("verbose", int, "-v --verbose", _OF_VERBOSE, default=0, count=True, show_default=False),
     _global("quiet", bool, "-q --quiet", "Show only errors, no progress or notes.", default=False),

@@ -20,7 +20,7 @@ from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import host_of
-from blobsync.base.user_folders import config_home, naming_damage, read_own, write_own
+from blobsync.base.user_folders import config_home, locked_own, naming_damage, read_own, write_own
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _TEXTS = {"sas": "sas_token", "key": "account_key"}
@@ -93,15 +93,18 @@ def stored_logins(environ: Mapping[str, str]) -> dict[str, str]:
 
 def save_login(container: BlobContainer, login: StoredLogin, environ: Mapping[str, str]) -> None:
     """Store ``login`` for the container; replaces an earlier one. Raises ``ConfigError``."""
-    _write_logins(_read_logins(environ) | {_place(container): {_TEXTS[login.kind]: login.secret.reveal()}}, environ)
+    with locked_own(logins_file(environ)):
+        known = _read_logins(environ)
+        _write_logins(known | {_place(container): {_TEXTS[login.kind]: login.secret.reveal()}}, environ)
 
 
 def forget_login(container: BlobContainer, environ: Mapping[str, str]) -> bool:
     """Remove the login for the container; False if there was none. Raises ``ConfigError``."""
-    known = _read_logins(environ)
-    if known.pop(_place(container), None) is None:
-        return False
-    _write_logins(known, environ)
+    with locked_own(logins_file(environ)):
+        known = _read_logins(environ)
+        if known.pop(_place(container), None) is None:
+            return False
+        _write_logins(known, environ)
     return True
 
 

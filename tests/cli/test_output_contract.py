@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import subprocess
@@ -178,6 +179,41 @@ def test_overrides_come_from_standard_input_when_asked(cli: Cli) -> None:
         command = [sys.executable, "-m", "blobsync", *words]
         done = subprocess.run(command, cwd=cli.root, input=elsewhere, capture_output=True, text=True, check=False)
         assert "/cont/elsewhere" in done.stdout, done
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "says"),
+    [
+        ("resolve data >&-", 0, ""),
+        ("config check 2>&-", 2, "mistake"),
+        ("config check 2>/dev/full", 2, "mistake"),
+        ("config check 2>&1 >/dev/null | true", 2, ""),
+        ("config check | true", 2, "must be a whole number"),
+        ("resolve none --json | true", 2, "not covered"),
+        ("resolve data --json >/dev/full", 1, "the output: No space left on device"),
+        ("rm data/x -y <&-", 1, "cannot be reached"),
+    ],
+)
+def test_where_output_goes_does_not_change_how_a_command_ends(cli: Cli, line: str, code: int, says: str) -> None:
+    """Closed, full, or a pipe that nobody reads."""
+    cli.write("aux_data/aml/wrong.yaml", "gpu_per_node: x\n")
+    command, pipe, reader = line.partition(" | ")
+    # The reader is gone before the first word is written.
+    shell = f"{{ sleep 0.1; {sys.executable} -m blobsync {command}; }}{pipe}{reader}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", shell], cwd=cli.root, capture_output=True, text=True, check=False)
+    assert done.returncode == code and "Traceback" not in done.stderr, done
+    assert says in done.stdout + done.stderr and bool(done.stdout + done.stderr) is bool(says), done
+
+
+def test_a_name_that_the_terminal_cannot_show_is_escaped(cli: Cli) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "blobsync", "resolve", "data/\u65e5"],
+        cwd=cli.root,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0 and done.stdout.startswith(b"data/\\u65e5\n"), done
 
 
 def test_help_and_version_are_not_json(cli: Cli) -> None:

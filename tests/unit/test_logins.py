@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import stat
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,13 @@ def test_a_login_is_for_its_container_alone_and_readable_for_its_owner_alone(env
     assert forget_login(PLACE, environ) and not forget_login(PLACE, environ)
     assert load_login(PLACE, environ) is None and load_login(OTHER, environ) is not None
     assert "sentinel" not in repr(parse_login(SAS, PLACE)) and "c2Vud" not in repr(parse_login(SAS, PLACE))
+
+
+def test_logins_that_are_stored_at_once_are_all_kept(environ: Mapping[str, str]) -> None:
+    places = [BlobContainer("acct", f"cont{number}", PLACE.endpoint) for number in range(30)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda place: save_login(place, parse_login(KEY, place), environ), places))
+    assert stored_logins(environ).keys() == {str(place) for place in places}
 
 
 @pytest.mark.parametrize(
