@@ -19,16 +19,15 @@ import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Protocol, cast
-from urllib.parse import urlsplit
 
 import urllib3
 
 from blobsync.azcopy.binary import PINNED, Found, check_version, managed_path
-from blobsync.base.errors import AzcopyInstallError, EmulatorError, ProcessError
+from blobsync.base.errors import AzcopyInstallError, EmulatorError, ProcessError, StorageUnreachableError
 from blobsync.base.process import ProcessRunner
 from blobsync.base.user_folders import data_home, environment
 from blobsync.emulator.nodejs import ensure_node, last_lines
-from blobsync.store.rest.proxies import proxy_for
+from blobsync.store.rest.proxies import origin_of
 from blobsync.store.rest.transport import Timeouts
 from blobsync.store.rest.urllib3_transport import connections
 
@@ -141,18 +140,16 @@ def _npm_pack(folder: Path, environ: Mapping[str, str], runner: ProcessRunner, n
 
 def _download(url: str, target: Path, environ: Mapping[str, str], shown: str) -> Path:
     """Download ``url``, which may contain a signature; messages show only ``shown``."""
-    parts = urlsplit(url)
-    proxy = proxy_for(parts.scheme, parts.netloc, environ)
-    bundle = environ.get("REQUESTS_CA_BUNDLE") or environ.get("SSL_CERT_FILE") or None
     hint = f"check the address, HTTPS_PROXY and NO_PROXY, or {_FROM_HINT}"
     try:
-        pool = connections(proxy, bundle, Timeouts(connect=20.0, read=60.0))
+        way = origin_of(url, environ)
+        pool = connections(way.proxy, way.bundle, Timeouts(connect=20.0, read=60.0))
         with pool.request("GET", url, preload_content=False) as reply, target.open("wb") as sink:
             if reply.status != 200:
                 raise AzcopyInstallError(f"{shown} answers {reply.status} {reply.reason}", hint=hint)
             bounded = _Bounded(reply, _MAX_ARCHIVE, f"{shown} sends more than {_MAX_ARCHIVE >> 20} MiB", hint)
             shutil.copyfileobj(bounded, sink, _CHUNK)
-    except urllib3.exceptions.HTTPError as error:
+    except (urllib3.exceptions.HTTPError, StorageUnreachableError) as error:
         # The error's own text may quote the address with its query.
         raise AzcopyInstallError(f"{shown} cannot be downloaded: {type(error).__name__}", hint=hint) from error
     return target

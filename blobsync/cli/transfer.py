@@ -184,7 +184,8 @@ def apply(
 
     with looking():
         saved = load(file)
-        session.cluster, session.from_cluster = saved.cluster, saved.from_cluster
+        session.cluster = session.cluster or saved.cluster
+        session.from_cluster = session.from_cluster or saved.from_cluster
         project = session.project(copies=True)
         paths = [f"{project.root}/{path}" for path in saved.paths]
         _tell_of_others(session, project, paths, asks=not yes)

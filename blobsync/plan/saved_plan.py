@@ -112,14 +112,17 @@ class SavedPlan:
                 f"{file} is not a complete plan: {error}", hint="create it again: blobsync plan u PATH --save FILE"
             ) from error
 
-    def check(self, plan: TransferPlan) -> None:
-        """Raise ``PlanFileError`` with the differences if ``plan``, made just now, is not the same."""
-        made, given = (self.cluster, self.from_cluster), (plan.cluster, plan.from_cluster)
+    def demand_clusters(self, cluster: str, from_cluster: str | None) -> None:
+        """Raise ``PlanFileError`` if it was made for others."""
+        made, given = (self.cluster, self.from_cluster), (cluster, from_cluster)
         if made != given:
             raise PlanFileError(
                 f"{self.file} is a plan for {_clusters(*made)}, not for {_clusters(*given)}",
-                hint="open the project with the clusters of the plan",
+                hint="'blobsync apply' without -c and -f takes them from the plan",
             )
+
+    def check(self, plan: TransferPlan) -> None:
+        """Raise ``PlanFileError`` with the differences if ``plan``, made just now, is not the same."""
         now = [_part(plan, part) for part in plan.parts]
         if now == self._parts:
             return

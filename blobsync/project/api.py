@@ -579,6 +579,7 @@ class Project:
 
         if not isinstance(saved, plan_file.SavedPlan):
             saved = plan_file.load(Path(path_text(saved)))
+        saved.demand_clusters(self.cluster.name, self.from_cluster.name if self.from_cluster else None)
         plan = self._plan_anew(saved.direction, saved.paths, saved.options)
         saved.check(plan)
         return plan

@@ -185,7 +185,12 @@ class UrlListStore(SourceStore):
                 self._final[name] = url
                 return self._accepted(name, method, reply)
             reply.close()
-            was, url = url, urljoin(url, reply.headers.get("Location") or "")
+            was = url
+            try:
+                url = urljoin(was, reply.headers.get("Location") or "")
+            except ValueError:
+                # Half an IPv6 address.
+                url = ""
             if host_of(url) is None or not (url.startswith("https:") or (is_loopback(url) and was.startswith("http:"))):
                 raise StorageError(f"{self._shown(name)}: leads to what is no https URL")
         raise StorageError(f"{self._shown(name)}: leads from one URL to the next without end")

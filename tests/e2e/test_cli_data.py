@@ -161,6 +161,9 @@ def test_a_plan_is_saved_and_applied(project: Project, container: Container) -> 
     assert all(each["reason"] for each in planned.data["actions"])
     assert container.names() == [], "a plan must not touch anything"
     assert container.key not in (project.root / "a.plan").read_text()
+    project.configure(container, cluster="eu")
+    assert "is a plan for cluster aml, not for cluster eu" in str(project.run("-c", "eu", "apply", "a.plan"))
+    assert container.names() == []
     applied = project.json("apply", "a.plan")
     assert (applied.code, applied.data["transferred"]) == (0, 2), str(applied)
     assert container.contents() == hashes({"data/a/1": b"1", "data/a/2": b"22"})

@@ -159,7 +159,9 @@ def test_an_address_that_fails_shows_no_signature(environ: dict[str, str]) -> No
     environ["HTTP_PROXY"] = "http://127.0.0.1:9"
     with pytest.raises(AzcopyInstallError, match="cannot be downloaded") as broken:
         install(environ, source="http://host.invalid/x?sig=SENTINEL", sha256=SHA256, runner=GOOD, machine=LINUX)
-    for caught in (refused, broken):
+    with pytest.raises(AzcopyInstallError, match=r"http://\[::1 cannot be downloaded") as no_url:
+        install(environ, source="http://[::1?sig=SENTINEL", sha256=SHA256, runner=GOOD, machine=LINUX)
+    for caught in (refused, broken, no_url):
         assert "SENTINEL" not in str(caught.value) + str(caught.value.hint)
     assert nothing_left(environ)
 

@@ -170,7 +170,9 @@ def test_a_redirect_is_followed_to_the_url_that_the_service_gets(site: Site) -> 
         assert store.url_length("a.bin") == url.length
 
 
-@pytest.mark.parametrize("to", ["http://elsewhere.example/x", "ftp://x", "file:///etc/passwd", "https://user@h/x", ""])
+@pytest.mark.parametrize(
+    "to", ["http://elsewhere.example/x", "ftp://x", "file:///etc/passwd", "https://user@h/x", "https://[::1", ""]
+)
 def test_a_redirect_to_what_is_no_https_url_is_refused(site: Site, to: str) -> None:
     site.answers["*", "/a.bin"] = lambda handler: reply(handler, 302, Location=to)
     with closing(store_of(site)) as store, pytest.raises(StorageError, match=r"no https|without end"):
