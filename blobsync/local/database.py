@@ -15,10 +15,10 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from blobsync.base.errors import BlobsyncError, LocalFileError
 
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 # How long to wait for another process's transaction.
 _PATIENCE_SECONDS = 30.0
 # Fewer host parameters than SQLite's old limit of 999 (https://www.sqlite.org/limits.html).
-BATCH = 500
+_BATCH = 500
 
 
 class Layout(NamedTuple):
@@ -236,6 +236,15 @@ def _bring_up_to_date(db: sqlite3.Connection, file: Path, layout: Layout, *, sta
 def version_of(db: sqlite3.Connection) -> int:
     """The version of an open file; 0 if it is new."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def rows_in(
+    db: sqlite3.Connection, query: str, before: tuple[object, ...], values: Sequence[str]
+) -> Iterator[tuple[Any, ...]]:
+    """The rows of ``query``, whose last column is to be one of ``values``; ``before`` are its parameters till then."""
+    for start in range(0, len(values), _BATCH):
+        batch = values[start : start + _BATCH]
+        yield from db.execute(f"{query} IN ({','.join('?' * len(batch))})", (*before, *batch))
 
 
 @contextmanager

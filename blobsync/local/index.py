@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import at_and_above
-from blobsync.local.database import BATCH, ExpendableDatabase, Layout, storable
+from blobsync.local.database import ExpendableDatabase, Layout, rows_in, storable
 from blobsync.local.sorted_runs import IN_MEMORY, Spill, Spool
 
 _T = TypeVar("_T")
@@ -358,12 +358,13 @@ class BlobChecksums:
     def get(self, etags: Mapping[str, str]) -> dict[str, bytes]:
         """The CRC64s by name, of those blobs that still have the same ETag; ``etags`` are the present ones by name."""
         names = [name for name in etags if storable(name)]
-        found: dict[str, bytes] = {}
-        for start in range(0, len(names), BATCH):
-            batch = names[start : start + BATCH]
-            rows = self._index.read_listings(self._key, "", partial(known_checksums, names=batch)) or ()
-            found.update((name, crc64) for name, etag, crc64 in rows if etags[name] == etag)
-        return found
+        query = "SELECT name, etag, crc64 FROM checksums WHERE root = ? AND name"
+
+        def ask(db: sqlite3.Connection, root: int) -> list[tuple[Any, ...]]:
+            return list(rows_in(db, query, (root,), names))
+
+        rows = self._index.read_listings(self._key, "", ask) if names else None
+        return {name: crc64 for name, etag, crc64 in rows or () if etags[name] == etag}
 
     def put(self, blobs: Mapping[str, RemoteState]) -> None:
         """Store the CRC64s of these blobs, with the next records."""
@@ -385,14 +386,10 @@ def _recorded(db: sqlite3.Connection, root: int, wanted: AbstractSet[str]) -> di
     rows = db.execute(f"{_SELECT} path BETWEEN ? AND ? ORDER BY path LIMIT ?", ends).fetchall()
     found = {row[0]: _record(row) for row in rows if row[0] in wanted}
     left = list(wanted - found.keys()) if len(rows) > most else []
-    for start in range(0, len(left), BATCH):
-        batch = left[start : start + BATCH]
-        marks = ",".join("?" * len(batch))
-        found.update((row[0], _record(row)) for row in db.execute(f"{_SELECT} path IN ({marks})", (root, *batch)))
-    return found
+    return found | {row[0]: _record(row) for row in rows_in(db, f"{_SELECT} path", (root,), left)}
 
 
-def _record(row: tuple[str, int, bytes | None, int | None, int, int, str | None, str]) -> Record:
+def _record(row: tuple[Any, ...]) -> Record:
     _, size, md5, mtime_ns, ctime_ns, inode, source_etag, etag = row
     near: FileState
     if mtime_ns is None:
@@ -510,13 +507,6 @@ def note_listing(db: sqlite3.Connection, root: int, folder: str, at: float) -> N
     db.execute("INSERT OR REPLACE INTO listings (root, folder, at) VALUES (?, ?, ?)", (root, folder, at))
 
 
-def known_checksums(db: sqlite3.Connection, root: int, names: Sequence[str]) -> list[tuple[str, str, bytes]]:
-    """The names, ETags and CRC64s of these blobs, as far as they are known."""
-    marks = ",".join("?" * len(names))
-    query = f"SELECT name, etag, crc64 FROM checksums WHERE root = ? AND name IN ({marks})"  # noqa: S608 - only marks
-    return db.execute(query, (root, *names)).fetchall()
-
-
 def drop(db: sqlite3.Connection, root: int, paths: list[str]) -> None:
     """Remove paths that now have a record, or are gone; the caller holds a transaction."""
     if db.execute("SELECT 1 FROM seen WHERE root = ? LIMIT 1", (root,)).fetchone():
@@ -524,10 +514,8 @@ def drop(db: sqlite3.Connection, root: int, paths: list[str]) -> None:
 
 
 def _latest(db: sqlite3.Connection, root: int, listed: list[str]) -> float | None:
-    marks = ",".join("?" * len(listed))
-    query = f"SELECT max(at) FROM listings WHERE root = ? AND folder IN ({marks})"  # noqa: S608 - only marks
-    found = db.execute(query, (root, *listed)).fetchone()[0]
-    return None if found is None else float(found)
+    times = rows_in(db, "SELECT at FROM listings WHERE root = ? AND folder", (root,), listed)
+    return max((float(at) for (at,) in times), default=None)
 
 
 class Listed:

@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 
 from blobsync.base.file_states import LocalState
 from blobsync.base.plain_json import made_of, parse_object
-from blobsync.local.database import BATCH, ExpendableDatabase, storable
+from blobsync.local.database import ExpendableDatabase, rows_in, storable
 from blobsync.local.names import is_own_temporary
 from blobsync.local.os_errors import raise_unless_gone
 from blobsync.local.part_files import is_in_use, remove_leftover
@@ -161,8 +161,12 @@ class Journal:
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """What the query finds."""
+        return self.read(lambda db: db.execute(query, values))
+
+    def read(self, ask: Callable[[sqlite3.Connection], Iterable[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
+        """The rows that ``ask`` finds."""
         self.save()
-        return self._file.read(lambda db: db.execute(query, values).fetchall()) or []
+        return self._file.read(lambda db: list(ask(db))) or []
 
     def write(self, *statements: tuple[str, tuple[object, ...]]) -> None:
         """Run the statements as one transaction."""
@@ -241,13 +245,8 @@ class BlockJournal:
 
     def committed(self, blobs: Iterable[str]) -> dict[str, str]:
         """The ETags of those of ``blobs`` that this project wrote last, from blocks named by content."""
-        wanted, found = [blob for blob in blobs if storable(blob)], dict[str, str]()
-        for start in range(0, len(wanted), BATCH):
-            batch = wanted[start : start + BATCH]
-            marks = ",".join("?" * len(batch))
-            query = f"SELECT blob, etag FROM committed WHERE blob IN ({marks})"  # noqa: S608 - marks only
-            found |= dict(self._journal.rows(query, *batch))
-        return found
+        wanted, query = list(filter(storable, blobs)), "SELECT blob, etag FROM committed WHERE blob"
+        return dict(self._journal.read(lambda db: rows_in(db, query, (), wanted)))
 
     def digests(self, blob: str, etag: str) -> bytes:
         """The MD5 of this version, which this project wrote, and the SHA-256 of each of its blocks, one after the
