@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -49,3 +50,16 @@ def variables_of(pid: int) -> list[bytes]:
     with suppress(OSError):
         return Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
     return []
+
+
+def kill_marked(name: str, value: str) -> int:
+    """Kill all processes that began with this variable, in whatever group or session they are; returns their number,
+    0 where there is no ``/proc``."""
+    wanted, killed = f"{name}={value}".encode(), 0
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc/self") else ())):
+        # Other users' processes cannot be read, and one may end meanwhile.
+        with suppress(OSError):
+            if wanted in variables_of(pid):
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+    return killed

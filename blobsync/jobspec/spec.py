@@ -27,8 +27,14 @@ VERSION = 1
 # The length of a command line in ``repr``.
 _SHOWN_CHARS = 60
 
-# This variable marks the processes of an elastic job's node.
+# This variable marks the programs of a job's node or task.
 MARK = "BLOBSYNC_NODE_OF"
+
+
+def mark_of(run_id: str, number: int) -> str:
+    """Its value for a node, or for a task."""
+    return f"{run_id}/{number}"
+
 
 # The file of a run folder with the job's exit code, where a launcher's is not: what the command of an elastic job ended
 # with on node 0, or what the first failing process of another job ended with.

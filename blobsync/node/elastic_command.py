@@ -9,7 +9,6 @@ Before a command starts for another time, the last checkpoint comes to its node:
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Callable
@@ -87,7 +86,6 @@ class FirstNode:
         port = membership_port(int(master_port(job.spec, job.environ)))
         self._server = RendezvousServer(job.spec.run_id, port, job.spec.max_nodes or 1)
         job.members = lambda: {0} | self._server.present
-        self._parent = os.getppid()
 
     def run(self, log_of: LogOf, ranks: Ranks) -> int:
         """Start the command once there are enough nodes, and again when it was killed; returns its code."""
@@ -127,7 +125,7 @@ class FirstNode:
             if here != reported:
                 reported = here
                 self._job.say(f"waiting for {count_text(wanted - here, 'more node')} before the command starts")
-            if should_end(self._job, self._held, self._parent):
+            if should_end(self._job, self._held):
                 return False
             time.sleep(_POLL_SECONDS)
         return True
@@ -141,7 +139,6 @@ class LaterNode:
         address = master_address(job.spec, job.environ)
         port = membership_port(int(master_port(job.spec, job.environ)))
         self._client = RendezvousClient(job.spec.run_id, job.node_rank, address, port)
-        self._parent = os.getppid()
 
     def run(self, log_of: LogOf, ranks: Ranks) -> int:
         """Start the command when node 0's runs, and again when it ended because node 0 left; returns its code."""
@@ -168,7 +165,7 @@ class LaterNode:
         """Wait for node 0's command; False when this node is to end."""
         since, reported = time.monotonic(), False
         self._held.catch_all()
-        while not should_end(self._job, self._held, self._parent):
+        while not should_end(self._job, self._held):
             state = self._client.state
             then = after_end(code, began, state, time.monotonic() - since)
             if then is not Next.WAIT:
@@ -209,10 +206,10 @@ def member_of(job: NodeJob, held: HeldSignals, restore: Callable[[], None]) -> M
     return LaterNode(job, held, restore) if job.node_rank else FirstNode(job, held, restore)
 
 
-def should_end(job: NodeJob, held: HeldSignals, parent: int) -> bool:
+def should_end(job: NodeJob, held: HeldSignals) -> bool:
     """Whether this node was asked to stop while no command ran, or its parent process has exited."""
     if held.asks_to_end:
         job.asked_to_stop_at = job.asked_to_stop_at or time.monotonic()
         while held.take() is not None:
             pass
-    return job.stopped or os.getppid() != parent
+    return job.stopped or job.is_orphaned()

@@ -43,6 +43,7 @@ from blobsync.jobspec.spec import (
     JobSpec,
     Secrets,
     TaskArray,
+    mark_of,
 )
 from blobsync.jobspec.sweep_parameters import is_shell_line, with_parameters
 from blobsync.local.mark_complete import VARIABLE as REQUESTS_VARIABLE
@@ -161,6 +162,7 @@ class NodeJob:
         self.keep_root = arguments.keep_root
         self.sync_seconds = arguments.sync_seconds
         self.asked_to_stop_at = 0.0
+        self._parent = os.getppid()
         # The nodes that are part of the job now; only those of an elastic job change.
         self.members: Callable[[], Collection[int]] = lambda: range(spec.nodes)
         self._secret_env = secret_env
@@ -185,6 +187,11 @@ class NodeJob:
     def stopped(self) -> bool:
         """Whether the job was asked to stop."""
         return self.asked_to_stop_at > 0
+
+    def is_orphaned(self) -> bool:
+        """Whether the process that started this one has exited, perhaps while the node was made ready: nothing else
+        would stop the job."""
+        return os.getppid() != self._parent
 
     @property
     def attempt(self) -> str:
@@ -239,8 +246,8 @@ class NodeJob:
 
     @property
     def mark(self) -> str:
-        """The value of :data:`MARK` in each program of an elastic job on this node."""
-        return f"{self.spec.run_id}/{self.node_rank}"
+        """The value of :data:`MARK` in each program of the job, or of this task, on this node."""
+        return mark_of(self.spec.run_id, self.node_rank if self.number is None else self.number)
 
     def demand_work_dir(self) -> None:
         """Raise ``NotReadyError`` unless the command's working directory exists."""
@@ -306,6 +313,7 @@ class NodeJob:
         if self.starts_ranks:
             # Its processes have ranks in variables of its own: ours would be the same for all of them.
             env = {name: value for name, value in env.items() if name not in OF_ONE_PROCESS}
+        env[MARK] = self.mark
         env.update(BLOBSYNC_RUN_ID=self.spec.run_id, BLOBSYNC_ROOT=str(self.root))
         if self.spec.platform != "local" and any(entry.name == "output" for entry in self.spec.folders):
             # As in ACT: each node has its own home, so weights that rank 0 fetched would be missing on the others.
@@ -316,7 +324,6 @@ class NodeJob:
             env.update(self._checkpoint_variables())
         if self.spec.is_elastic:
             env.update(elastic_variables(self.spec, ranks, self.environ, env))
-            env[MARK] = self.mark
         env.update(expanded(self.spec.options.get("variables", {}), {**ranked, **env, **self._places()}))
         env.setdefault("PYTHONUNBUFFERED", "1")
         # hwloc's plugin "gl" looks for X servers at ports 6000 to 6009 of the node, and hangs where another program

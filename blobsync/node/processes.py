@@ -11,7 +11,7 @@ from pathlib import Path
 
 from blobsync.base.exit_codes import shell_code
 from blobsync.base.process import ProcessGroup
-from blobsync.base.process_identity import variables_of
+from blobsync.base.process_identity import kill_marked, variables_of
 from blobsync.base.redaction import redact
 from blobsync.jobspec.spec import MARK
 from blobsync.node.container import JobImage, container_name
@@ -109,17 +109,10 @@ def processes_that_handle(group: int, number: int, mark: str = "") -> dict[int, 
     return found
 
 
-def kill_strays(job: NodeJob) -> int:
-    """Kill processes left by earlier commands of this node; returns their number.
+def kill_strays(job: NodeJob) -> None:
+    """Kill processes left by earlier commands of this node.
 
     torchrun starts each worker in a session of its own: workers outlive a killed torchrun, and would train beside
     those of the next one.
     """
-    wanted, killed = f"{MARK}={job.mark}".encode(), 0
-    for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
-        # Other users' processes cannot be read, and one may end meanwhile.
-        with suppress(OSError):
-            if wanted in variables_of(int(name)):
-                os.kill(int(name), signal.SIGKILL)
-                killed += 1
-    return killed
+    kill_marked(MARK, job.mark)

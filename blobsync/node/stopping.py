@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -84,16 +83,18 @@ def run_once(
     job: NodeJob, held: HeldSignals, log_of: Callable[[Ranks], Path | None], all_ranks: Sequence[Ranks]
 ) -> int:
     """The same for processes that may be restarted: their end is not the node's."""
+    stopped = shell_code(-signal.SIGTERM)
+    if job.is_orphaned():
+        return stopped
     processes: list[UserProcess] = []
-    stopping, parent = Stopping(job, held, processes), os.getppid()
+    stopping = Stopping(job, held, processes)
     held.catch_all()
     processes.extend(UserProcess(job, ranks, log_of(ranks)) for ranks in all_ranks)
     while True:
         codes = [process.poll() for process in processes]
         if all(code is not None for code in codes):
             break
-        orphaned = 0 if os.getppid() == parent else shell_code(-signal.SIGTERM)
-        stopping.look(next((code for code in codes if code), orphaned))
+        stopping.look(next((code for code in codes if code), stopped if job.is_orphaned() else 0))
         time.sleep(_POLL_SECONDS)
     # Slurm may have signalled the program and this process at once.
     stopping.look(0)

@@ -673,10 +673,11 @@ def test_gpus_are_shared_out(lab: Lab) -> None:
 
 def test_a_killed_supervisor_frees_its_place_and_a_killed_node_has_the_exit_code_that_a_shell_says(lab: Lab) -> None:
     lab.configure("here", "local", local={"slots": 1, "gpus": 0})
-    beats, gate = (lab.project.root.parent / name for name in ("beats", "gate"))
+    beats, others = (lab.project.root.parent / name for name in ("beats", "others"))
     lost = lab.submit("here", f"while :; do echo x >> {beats}; sleep 0.1; done")
     assert wait_until(beats.exists)
-    after = lab.submit("here", f"echo up; while [ ! -e {gate} ]; do sleep 0.1; done")
+    # Its programs may be in sessions of their own.
+    after = lab.submit("here", f"setsid sh -c 'echo up; while :; do echo x >> {others}; sleep 0.1; done' & wait")
     supervisor, *_ = processes_of(lab, lost, b"blobsync.backends.local.supervisor")
     os.kill(supervisor, signal.SIGKILL)
     job = lab.until(lost)
@@ -686,12 +687,23 @@ def test_a_killed_supervisor_frees_its_place_and_a_killed_node_has_the_exit_code
     lab.until_up(after)
     for pid in processes_of(lab, after, b"blobsync.node"):
         os.kill(pid, signal.SIGKILL)
-    try:
-        job = lab.until(after)
-    finally:
-        # What it had started ends by itself.
-        gate.touch()
+    job = lab.until(after)
     assert (job["status"], job["exit_code"]) == ("Failed", 128 + signal.SIGKILL)
+    assert wait_until(lambda: time.time() - others.stat().st_mtime > 2)
+
+
+def test_a_job_whose_supervisor_is_killed_while_the_node_is_made_ready_never_runs(lab: Lab) -> None:
+    begun, gate, ran = (lab.project.root.parent / name for name in ("begun", "gate", "ran"))
+    setup = f"touch {begun}; while [ ! -e {gate} ]; do sleep 0.1; done"
+    lab.configure("here", "local", local={"slots": 1, "gpus": 0}, setup=setup)
+    job_id = lab.submit("here", f"touch {ran}; sleep 600")
+    assert wait_until(begun.exists)
+    (supervisor,) = processes_of(lab, job_id, b"blobsync.backends.local.supervisor")
+    os.kill(supervisor, signal.SIGKILL)
+    assert lab.until(job_id)["status"] == "Failed"
+    gate.touch()
+    lab.until_gone(job_id)
+    assert not ran.exists()
 
 
 def processes_of(lab: Lab, job_id: str, module: bytes = b"") -> list[int]:

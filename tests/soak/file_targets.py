@@ -204,8 +204,7 @@ def _tickets(scratch: Path) -> Callable[[bytes], None]:
         shutil.rmtree(folder, ignore_errors=True)
         queue = LocalQueue(folder)
         (folder / "000000000001-me_1_0badcafe.ticket").write_bytes(data)
-        ticket = queue.enter("me_2_0badcafe", 1)
-        with queue.claimed(ticket, "me_2_0badcafe", 1):
+        with queue.claimed("me_2_0badcafe", 1):
             queue.entries()
             queue.try_start("me_2_0badcafe", Capacity(1, ("0", "1")))
         queue.leave("me_2_0badcafe")

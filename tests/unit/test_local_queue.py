@@ -29,9 +29,8 @@ class Jobs:
         self.held: dict[str, ExitStack] = {}
 
     def enter(self, name: str, gpus: int = 0) -> None:
-        ticket = self.queue.enter(name, gpus)
         stack = ExitStack()
-        stack.enter_context(self.queue.claimed(ticket, name, gpus))
+        stack.enter_context(self.queue.claimed(name, gpus))
         self.held[name] = stack
 
     def end(self, name: str) -> None:
@@ -80,7 +79,7 @@ def test_a_job_runs_after_one_that_has_completed_and_else_never(
         before.local.touch()
     options: Any = {"after": {"run_id": "first", "native_id": "first"}, "in_place": str(tmp_path)}
     spec = make_spec("true", run_id="second", options=options)
-    local = {"slots": 1, "gpus": [], "queue": str(tmp_path / "queue"), "ticket": "", "command": ["true"]}
+    local = {"slots": 1, "gpus": [], "queue": str(tmp_path / "queue"), "command": ["true"]}
     files.make({files.job: spec.to_json(), files.local: json.dumps(local), files.secrets: "{}"})
     Supervisor(files, ProcessRunner(), dict(os.environ)).run()
     status = files.read_status()
@@ -93,7 +92,7 @@ def test_what_waits_for_another_job_can_be_stopped(tmp_path: Path) -> None:
     before.folder.mkdir(parents=True)
     before.write_status(SavedState(State.RUNNING))
     spec = make_spec("true", run_id="second", options={"after": {"run_id": "first", "native_id": "first"}})
-    local = {"slots": 1, "gpus": [], "queue": str(tmp_path / "queue"), "ticket": "", "command": ["true"]}
+    local = {"slots": 1, "gpus": [], "queue": str(tmp_path / "queue"), "command": ["true"]}
     files.make({files.job: spec.to_json(), files.local: json.dumps(local), files.secrets: "{}", files.cancel: ""})
     Supervisor(files, ProcessRunner(), dict(os.environ)).run()
     status = files.read_status()
@@ -151,7 +150,7 @@ def test_a_submission_has_time_to_start_its_supervisor(jobs: Jobs) -> None:
 def test_a_supervisor_that_comes_late_gets_a_new_place(jobs: Jobs) -> None:
     ticket = jobs.queue.enter("a", 0)
     ticket.unlink()
-    with jobs.queue.claimed(ticket, "a", 0):
+    with jobs.queue.claimed("a", 0):
         assert jobs.queue.try_start("a", ONE_SLOT) == ()
     assert jobs.queue.entries() == []
 

@@ -7,19 +7,16 @@ is lost is restarted under its number.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from blobsync.backends.local.run_files import RunFiles
+from blobsync.backends.local.children import Children
 from blobsync.base.exit_codes import OUTPUT_FAILED_EXIT, shell_code
-from blobsync.base.process import ProcessRunner, RunningProcess
+from blobsync.base.process import RunningProcess
 from blobsync.jobspec.elastic import bounds_of
-from blobsync.jobspec.spec import JobSpec, NodeChange
+from blobsync.jobspec.spec import NodeChange
 
 # How often a lost node is restarted, each time after twice the pause (seconds).
 LOST_TIMES = 3
@@ -102,54 +99,12 @@ def shown_nodes(nodes: Mapping[int, FleetNode]) -> Sequence[int]:
 
 
 MASTER_ADDRESS = "127.0.0.1"
-# How long a node may take to stop before a second request, which kills its processes.
-PATIENCE_SECONDS = 10.0
 CANCELED = shell_code(-signal.SIGTERM)
 
 
 def address_of(node: int) -> str:
     """The address of a node on this machine. Only Linux has more than one on loopback."""
     return f"127.0.0.{node + 1}" if sys.platform == "linux" else MASTER_ADDRESS
-
-
-class Children:
-    """What runs at a time for one job."""
-
-    def __init__(
-        self,
-        spec: JobSpec,
-        files: RunFiles,
-        command: Sequence[str],
-        process: ProcessRunner,
-        environ: Mapping[str, str],
-        gpus: Sequence[str],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """``command`` starts one of them; arguments for its number and folder are added."""
-        self._spec, self._files, self._command = spec, files, command
-        self._process, self._environ, self._gpus, self._clock = process, environ, gpus, clock
-        self._asked: dict[int, float] = {}
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """Make what it knows before the first look."""
-        raise NotImplementedError
-
-    def look(self, *, canceled: bool) -> int | None:
-        """Take the next steps; the job's exit code once all have ended, None before: call it again."""
-        raise NotImplementedError
-
-    def _ask_to_stop(self, number: int, pid: int) -> None:
-        """Ask one to stop, and again after a while."""
-        now = self._clock()
-        if now - self._asked.get(number, 0.0) > PATIENCE_SECONDS:
-            self._asked[number] = now
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-
-    def _log_end(self, what: str, code: int, said: str) -> None:
-        with self._files.log.open("a") as log:
-            log.write(f"{what} ended with {code}\n{said}".rstrip() + "\n")
 
 
 class Fleet(Children):
@@ -185,9 +140,7 @@ class Fleet(Children):
 
     def _start(self, number: int) -> None:
         node = self._nodes.get(number, FleetNode())
-        words = ("--root", str(self._files.root_for(self._spec, number)), "--node-rank", str(number))
         env = {
-            **self._environ,
             "MASTER_ADDR": MASTER_ADDRESS,
             "BLOBSYNC_ATTEMPT": str(node.starts),
             "PET_LOCAL_ADDR": address_of(number),
@@ -195,14 +148,14 @@ class Fleet(Children):
         each = self._spec.gpus_per_node
         if self._gpus or not each:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus[number * each : (number + 1) * each])
-        self._children[number] = self._process.start((*self._command, *words), env=env)
+        self._children[number] = self._run(self._files.root_for(self._spec, number), number, env)
         self._nodes[number] = replace(node, starts=node.starts + 1, runs=True, code=None)
 
     def _has_ended(self, number: int, child: RunningProcess, code: int) -> None:
         self._nodes[number] = after_node(self._nodes[number], code, self._clock())
         del self._children[number]
         self._asked.pop(number, None)
-        self._log_end(f"node {number}", code, child.stderr_tail())
+        self._end(number, code, f"node {number} ended with {code}\n{child.stderr_tail()}".rstrip())
 
     def _record_change(self) -> None:
         now = tuple(shown_nodes(self._nodes)), self.wanted

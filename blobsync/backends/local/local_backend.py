@@ -140,14 +140,12 @@ class LocalBackend:
         _demand_gpus(spec, capacity)
         self._demand_runtime(spec)
         # What waits for another job takes its place in the queue after that one's end, and holds up nobody.
-        ticket = (
-            None if spec.after else LocalQueue(self._queue_dir).enter(spec.run_id, gpus_of(spec), most_gpus_of(spec))
-        )
+        if not spec.after:
+            LocalQueue(self._queue_dir).enter(spec.run_id, gpus_of(spec), most_gpus_of(spec))
         local = {
             "slots": capacity.slots,
             "gpus": capacity.gpus,
             "queue": str(self._queue_dir),
-            "ticket": str(ticket or ""),
             "command": request.command,
         }
         files.make(

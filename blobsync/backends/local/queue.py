@@ -16,7 +16,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -68,15 +68,7 @@ class LocalQueue:
     def enter(self, run_id: str, gpus: int, most: int = 0) -> Path:
         """Add a job; a queued one keeps its place. Returns the ticket."""
         with locked(self._lock):
-            for entry in self._entries():
-                if entry.run_id == run_id:
-                    return entry.file
-            last = max((int(path.name.split("-")[0]) for path in self._tickets()), default=0)
-            ticket = self._folder / f"{last + 1:012d}-{run_name(run_id)}.ticket"
-            _write(
-                ticket, {"run_id": run_id, "gpus": gpus, "most": most, "running": False, "held": [], "claimed": False}
-            )
-            return ticket
+            return self._enter(run_id, gpus, most)
 
     def leave(self, run_id: str) -> None:
         """Remove a job that never began; safe to repeat."""
@@ -86,19 +78,20 @@ class LocalQueue:
                     entry.file.unlink(missing_ok=True)
 
     @contextmanager
-    def claimed(self, ticket: Path | None, run_id: str, gpus: int, most: int = 0) -> Iterator[None]:
-        """A context in which this process owns the ticket, or without one a new one; removes it afterwards."""
-        if ticket is None or not ticket.exists():
-            ticket = self.enter(run_id, gpus, most)
-        with ticket.open("r+") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+    def claimed(self, run_id: str, gpus: int, most: int = 0) -> Iterator[None]:
+        """A context in which this process owns the job's ticket, or a new one if it has none; removes it afterwards."""
+        with ExitStack() as until_the_end:
+            # Under the lock: a process that looks at the queue meanwhile could take the ticket for an abandoned one.
             with locked(self._lock):
+                ticket = self._enter(run_id, gpus, most)
+                handle = until_the_end.enter_context(ticket.open("r+"))
+                fcntl.flock(handle, fcntl.LOCK_EX)
                 _update(ticket, claimed=True)
             try:
                 yield
             finally:
-                with locked(self._lock), suppress(FileNotFoundError):
-                    ticket.unlink()
+                with locked(self._lock):
+                    ticket.unlink(missing_ok=True)
 
     def try_start(self, run_id: str, capacity: Capacity) -> tuple[str, ...] | None:
         """The GPUs to use if the job may start (without GPUs: an empty tuple), else None."""
@@ -120,6 +113,15 @@ class LocalQueue:
         """All running and waiting jobs, in order."""
         with locked(self._lock):
             return self._entries()
+
+    def _enter(self, run_id: str, gpus: int, most: int) -> Path:
+        for entry in self._entries():
+            if entry.run_id == run_id:
+                return entry.file
+        last = max((int(path.name.split("-")[0]) for path in self._tickets()), default=0)
+        ticket = self._folder / f"{last + 1:012d}-{run_name(run_id)}.ticket"
+        _write(ticket, {"run_id": run_id, "gpus": gpus, "most": most, "running": False, "held": [], "claimed": False})
+        return ticket
 
     def _entries(self) -> list[Ticket]:
         return [entry for path in self._tickets() for entry in _live(path)]

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
-from blobsync.backends.local.elastic_nodes import PATIENCE_SECONDS, Fleet
+from blobsync.backends.local.children import PlainNode
+from blobsync.backends.local.elastic_nodes import Fleet
 from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of, most_gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.local.task_pool import TaskPool
-from blobsync.base.exit_codes import shell_code
-from blobsync.base.process import ProcessRunner, RunningProcess
+from blobsync.base.process import ProcessRunner
 from blobsync.jobspec.interactive import hold_text
 from blobsync.jobspec.spec import JobSpec, State, run_name
 
@@ -41,7 +39,6 @@ class Supervisor:
         values = json.loads(files.local.read_text())
         self._capacity = Capacity(values["slots"], tuple(values["gpus"]))
         self._queue = LocalQueue(Path(values["queue"]))
-        self._ticket = Path(values["ticket"]) if values["ticket"] else None
         self._arguments: list[str] = values["command"]
         self._stopped_by_limit = False
 
@@ -52,7 +49,7 @@ class Supervisor:
             if self._spec.after and (hindered := self._wait_for_the_first()) is not None:
                 self._files.write_status(SavedState(State.CANCELED, ended=time.time(), reason=hindered))
                 return
-            with self._queue.claimed(self._ticket, self._spec.run_id, gpus, most_gpus_of(self._spec)):
+            with self._queue.claimed(self._spec.run_id, gpus, most_gpus_of(self._spec)):
                 given = self._wait_for_turn()
                 if given is None:
                     self._files.write_status(SavedState(State.CANCELED, ended=time.time()))
@@ -88,8 +85,7 @@ class Supervisor:
     def _run(self, gpus: tuple[str, ...]) -> None:
         started = time.time()
         self._files.write_status(SavedState(State.PREPARING, started=started, gpus=gpus))
-        is_several = self._spec.is_elastic or self._spec.tasks is not None
-        code = self._run_together(started, gpus) if is_several else self._run_node(started, gpus)
+        code = self._run_children(started, gpus)
         state, reason = State.FAILED if code else State.COMPLETED, ""
         if self._files.cancel.exists():
             state = State.CANCELED
@@ -106,52 +102,19 @@ class Supervisor:
             self._stopped_by_limit = True
         return self._stopped_by_limit or self._files.cancel.exists()
 
-    def _run_together(self, started: float, gpus: tuple[str, ...]) -> int:
-        """Run the nodes of an elastic job, or the tasks of an array."""
-        kind = Fleet if self._spec.is_elastic else TaskPool
-        several = kind(self._spec, self._files, self._arguments, self._process, self._environ, gpus)
+    def _run_children(self, started: float, gpus: tuple[str, ...]) -> int:
+        kind = Fleet if self._spec.is_elastic else TaskPool if self._spec.tasks is not None else PlainNode
+        children = kind(self._spec, self._files, self._arguments, self._process, self._environ, gpus)
         saved = State.PREPARING
         while True:
-            code = several.look(canceled=self._is_to_stop(started))
+            code = children.look(canceled=self._is_to_stop(started))
             if code is not None:
                 return code
             state = State.CANCELING if self._files.cancel.exists() else self._files.phase()
             if state is not saved:
                 saved = state
                 self._files.write_status(SavedState(state, started=started, gpus=gpus))
-            time.sleep(POLL_SECONDS)
-
-    def _run_node(self, started: float, gpus: tuple[str, ...]) -> int:
-        env = dict(self._environ)
-        if gpus or not self._spec.gpus_per_node:
-            # A job without GPUs must not see those of other jobs.
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        words = ("--root", str(self._files.root_for(self._spec)), "--node-rank", "0")
-        child = self._process.start((*self._arguments, *words), env=env)
-        code = self._wait(child, started, gpus)
-        if said := child.stderr_tail():
-            with self._files.log.open("a") as log:
-                log.write(said + "\n")
-        # Negative if the runner was killed, as it is when a job is stopped before the runner is ready.
-        return shell_code(code)
-
-    def _wait(self, child: RunningProcess, started: float, gpus: tuple[str, ...]) -> int:
-        saved, asked = State.PREPARING, 0.0
-        while True:
-            code = child.wait(POLL_SECONDS)
-            if code is not None:
-                return code
-            state = self._files.phase()
-            if self._is_to_stop(started):
-                state = State.CANCELING if self._files.cancel.exists() else state
-                if time.monotonic() - asked > PATIENCE_SECONDS:
-                    # The second time, kill processes that did not stop.
-                    with suppress(ProcessLookupError):
-                        os.kill(child.pid, signal.SIGTERM)
-                    asked = time.monotonic()
-            if state is not saved:
-                saved = state
-                self._files.write_status(SavedState(state, started=started, gpus=gpus))
+            children.wait(POLL_SECONDS)
 
 
 def main(run_dir: str) -> int:

@@ -3,7 +3,8 @@ None is started again."""
 
 from __future__ import annotations
 
-from blobsync.backends.local.elastic_nodes import CANCELED, Children
+from blobsync.backends.local.children import Children
+from blobsync.backends.local.elastic_nodes import CANCELED
 from blobsync.base.background_calls import usable_cores
 from blobsync.base.exit_codes import shell_code
 from blobsync.base.process import RunningProcess
@@ -53,8 +54,7 @@ class TaskPool(Children):
         root = self._files.root_for(self._spec)
         if not self._files.runs_in_place(self._spec):
             root = root.with_name(f"{root.name}_{number}")
-        env = {**self._environ, "CUDA_VISIBLE_DEVICES": ",".join(gpus), TASK_VARIABLE: str(number)}
-        child = self._process.start((*self._command, "--root", str(root), "--node-rank", "0"), env=env)
+        child = self._run(root, 0, {"CUDA_VISIBLE_DEVICES": ",".join(gpus), TASK_VARIABLE: str(number)})
         info = TaskInfo(number, State.RUNNING, started=self._clock())
         self._running[number] = (child, info, gpus)
         self._files.add_task(info)
@@ -70,5 +70,4 @@ class TaskPool(Children):
         # A task that could not begin has no log of its own.
         why = said.rpartition("\n")[2].removeprefix("blobsync: ")[:_MOST_SAID] if state is State.FAILED else ""
         self._files.add_task(TaskInfo(number, state, shell_code(code), 0, info.started, self._clock(), why))
-        if code or said:
-            self._log_end(f"task {number}", code, said)
+        self._end(number, code, f"task {number} ended with {code}\n{said}".rstrip() if code or said else "")
