@@ -59,10 +59,14 @@ def end(code: int) -> None:
     After a failure daemon threads may wait for a server. Python's own end, and that of OpenSSL, frees what they use: in
     one of some thousand commands that ended with a segmentation fault, and not with their exit code.
     """
+    import signal
     import threading
 
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         return
+    # The result is out: a signal comes too late to stop anything, and would only cut off what is still to be stored.
+    for late in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(late, signal.SIG_IGN)
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()

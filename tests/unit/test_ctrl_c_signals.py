@@ -48,3 +48,21 @@ def test_what_stops_a_command_is_an_interrupt_and_nohup_is_obeyed(
     finally:
         signal.signal(signal.SIGHUP, before)
     assert (done.stdout.strip(), done.returncode) == (said, 0), done.stderr
+
+
+_AT_THE_END = """
+import atexit, os, signal
+from blobsync.__main__ import end
+from blobsync.base.stopping import enable_ctrl_c, stop_on_other_signals
+stop_on_other_signals()
+enable_ctrl_c()
+atexit.register(print, "stored")
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    atexit.register(os.kill, os.getpid(), number)
+end(3)
+"""
+
+
+def test_a_signal_after_the_result_changes_neither_the_exit_code_nor_what_is_stored() -> None:
+    done = subprocess.run([sys.executable, "-c", _AT_THE_END], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("stored\n", "", 3)
