@@ -138,7 +138,7 @@ class Spreading:
             closed(self._jobs, run, all_verified=found.files == found.planned)
             count += found.files
         if count:
-            self._note(f"an earlier run that was stopped moved {count_text(count, 'file')}")
+            self._note(f"an earlier run moved {count_text(count, 'file')}")
         self._note_foreign_files()
         self._remove_documents()
         return bool(runs)

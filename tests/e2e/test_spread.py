@@ -254,7 +254,7 @@ def test_what_no_task_has_closed_the_next_command_closes(
     assert left["status"] == "Failed" and "moved, not verified" in left["reason"], left
     again = project.json("u", "data", *_TWO)
     assert (again.code, again.data["unchanged"], again.data["transferred"]) == (0, len(_FILES), 0), str(again)
-    assert f"an earlier run that was stopped moved {len(_FILES)} files" in again.err
+    assert f"an earlier run moved {len(_FILES)} files" in again.err
     closed = project.json("q", job).data["jobs"][0]
     assert closed["status"] == "Completed" and "a later command verified it" in closed["reason"], closed
 

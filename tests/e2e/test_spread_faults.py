@@ -85,7 +85,7 @@ def test_a_task_and_then_the_command_are_killed_and_the_same_command_goes_on(
     assert done.data["verified"] == len(_FILES), str(done)
     # The job of the first command went on until the second one stopped it. What its tasks recorded, and what the killed
     # one had moved, does not move again.
-    assert "an earlier command left the job " in done.err or "an earlier run that was stopped moved" in done.err
+    assert "an earlier command left the job " in done.err or "an earlier run moved" in done.err
     assert done.data["unchanged"] >= 100 and done.data["conflicts"] == 0, str(done)
     if word == "d":
         # The first command's probe file is not data.
@@ -140,7 +140,7 @@ def test_the_end_of_the_terminal_stops_the_tasks_and_the_same_command_goes_on(
     done = project.json("u", "data", *_TWO)
     assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)
     # Each task recorded what it had moved.
-    (count,) = re.findall(r"an earlier run that was stopped moved (\d+) files", done.err)
+    (count,) = re.findall(r"an earlier run moved (\d+) files", done.err)
     assert 20 < int(count) == done.data["unchanged"], str(done)
     assert container.contents("data/") == _FILES.hashes
     assert set(container.names(uncommitted=True)) == {f"data/{name}" for name in _FILES}
