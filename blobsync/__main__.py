@@ -11,8 +11,13 @@ from io import TextIOWrapper
 
 def main() -> int:
     """Run one command and end the process; returns the exit code only where threads have to be waited for."""
-    code = run()
-    end(code)
+    code = 130
+    try:
+        code = run()
+        end(code)
+    except KeyboardInterrupt:
+        # One more signal while the result was told: the end of a terminal that was told to end, say.
+        end(code)
     return code
 
 
@@ -59,14 +64,13 @@ def end(code: int) -> None:
     After a failure daemon threads may wait for a server. Python's own end, and that of OpenSSL, frees what they use: in
     one of some thousand commands that ended with a segmentation fault, and not with their exit code.
     """
-    import signal
     import threading
 
+    from blobsync.base.stopping import hear_no_more
+
+    hear_no_more()
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         return
-    # The result is out: a signal comes too late to stop anything, and would only cut off what is still to be stored.
-    for late in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(late, signal.SIG_IGN)
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()

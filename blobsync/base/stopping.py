@@ -19,6 +19,7 @@ from typing import Final
 _pressed = 0
 # Whether Python dropped a KeyboardInterrupt that has not been raised again yet.
 _is_owed = False
+_is_over = False
 
 
 def hold_ctrl_c() -> None:
@@ -94,9 +95,17 @@ def _hold(signum: int, frame: object) -> None:
 
 def _interrupt(signum: int, frame: object) -> None:
     global _pressed, _is_owed
+    if _is_over:
+        return
     _pressed += 1
     _is_owed = False
     raise KeyboardInterrupt
+
+
+def hear_no_more() -> None:
+    """Let signals change nothing from now on: the result is out, and they would only cut off what is to be stored."""
+    global _is_over
+    _is_over = True
 
 
 # Seconds until the callback has surely ended.

@@ -51,18 +51,24 @@ def test_what_stops_a_command_is_an_interrupt_and_nohup_is_obeyed(
 
 
 _AT_THE_END = """
-import atexit, os, signal
-from blobsync.__main__ import end
-from blobsync.base.stopping import enable_ctrl_c, stop_on_other_signals
-stop_on_other_signals()
-enable_ctrl_c()
+import atexit, os, signal, sys
+from blobsync.__main__ import main
+
+def called(frame, event, arg):
+    if event == "call" and frame.f_code.co_name == "{telling}":
+        os.kill(os.getpid(), signal.SIGTERM)
+
 atexit.register(print, "stored")
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     atexit.register(os.kill, os.getpid(), number)
-end(3)
+sys.setprofile(called)
+sys.exit(main())
 """
 
 
-def test_a_signal_after_the_result_changes_neither_the_exit_code_nor_what_is_stored() -> None:
-    done = subprocess.run([sys.executable, "-c", _AT_THE_END], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.stdout, done.stderr, done.returncode) == ("stored\n", "", 3)
+@pytest.mark.parametrize(("telling", "code"), [("", 2), ("fail", 130)])
+def test_signals_after_the_result_and_while_it_is_told_cut_off_nothing(telling: str, code: int) -> None:
+    words = [sys.executable, "-c", _AT_THE_END.format(telling=telling), "no-such-command"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.returncode) == ("stored\n", code)
+    assert "Traceback" not in done.stderr
