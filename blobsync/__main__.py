@@ -16,8 +16,11 @@ def main() -> int:
         code = run()
         end(code)
     except KeyboardInterrupt:
-        # One more signal while the result was told: the end of a terminal that was told to end, say.
-        end(code)
+        # More signals while the result was told, as at the end of a terminal: each kind that waits is raised by itself.
+        try:
+            end(code)
+        except KeyboardInterrupt:
+            end(code)
     return code
 
 
