@@ -51,13 +51,14 @@ def run() -> int:
 
 
 def _complete_streams() -> None:
-    """Open what the caller has closed (``>&-``), and print names that the terminal's encoding does not have."""
+    """Open what the caller has closed (``>&-``), and let no character that an encoding does not have end a command."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             # Else the next file that is opened, a database perhaps, gets the number of standard error.
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it stays open
-    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors=errors)
 
 
 def end(code: int) -> None:

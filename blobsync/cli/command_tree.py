@@ -241,7 +241,7 @@ class CommandTree(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As in the base class; the error for an unknown word suggests a command."""
-        if args[0] not in self.commands and not args[0].startswith("-"):
+        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
             from blobsync.cli.suggestions import command_hint
 
             known = {name: word.help for name, word in WORDS.items()}

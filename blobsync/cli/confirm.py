@@ -113,7 +113,6 @@ def ask_text(session: Session, question: str, default: str = "") -> str:
         sys.stderr.flush()
         line = sys.stdin.readline()
         if not line:
-            sys.stderr.write("\n")
             raise EOFError
         answer = line.strip()
         if redact_answer(answer) != answer:
@@ -165,4 +164,5 @@ def _answering() -> Iterator[None]:
         sys.stderr.write("\n")
         raise CommandInterruptedError("interrupted at the prompt: nothing was changed") from stop
     except EOFError:
+        sys.stderr.write("\n")
         raise CommandInterruptedError("no answer was given: nothing was changed") from None

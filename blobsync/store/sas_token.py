@@ -40,7 +40,7 @@ WARN_BEFORE = timedelta(hours=1)
 # fields, none of which is needed here.
 SAS_VERSION = "2023-11-03"
 
-ASK_ANEW = "put a new sas_token in the storage account file; blobsync config check names it"
+ASK_ANEW = "store a new one: blobsync login, or sas_token in the storage account file if that holds it"
 
 Target: TypeAlias = "BlobContainer | BlobLocation"
 

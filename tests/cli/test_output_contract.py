@@ -205,15 +205,20 @@ def test_where_output_goes_does_not_change_how_a_command_ends(cli: Cli, line: st
     assert says in done.stdout + done.stderr and bool(done.stdout + done.stderr) is bool(says), done
 
 
-def test_a_name_that_the_terminal_cannot_show_is_escaped(cli: Cli) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "blobsync", "resolve", "data/\u65e5"],
-        cwd=cli.root,
-        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0 and done.stdout.startswith(b"data/\\u65e5\n"), done
+@pytest.mark.parametrize(
+    ("words", "encoding", "code", "says"),
+    [
+        (("resolve", "data/\u65e5"), "latin-1", 0, b"data/\\u65e5\n"),
+        (("-p", "-", "ls"), "utf-8:strict", 2, b"a character that is not allowed"),
+    ],
+)
+def test_characters_that_an_encoding_does_not_have_are_no_bug(
+    cli: Cli, words: tuple[str, ...], encoding: str, code: int, says: bytes
+) -> None:
+    environ = {**os.environ, "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "blobsync", *words]
+    done = subprocess.run(command, cwd=cli.root, env=environ, input=b"\xff", capture_output=True, check=False)
+    assert done.returncode == code and says in done.stdout + done.stderr, done
 
 
 def test_help_and_version_are_not_json(cli: Cli) -> None:

@@ -146,7 +146,7 @@ def test_a_sas_that_ended(azurite: Azurite) -> None:
     ended = replace(account, sas_token=SasToken.parse("sp=rwdl&sr=c&se=2020-01-01T00:00:00Z&sig=x"))
     (found,) = findings(ended)
     assert (found.name, found.status) == ("credential", FAIL)
-    assert found.hint == "put a new sas_token in the storage account file; blobsync config check names it"
+    assert found.hint == "store a new one: blobsync login, or sas_token in the storage account file if that holds it"
 
 
 def test_a_key_that_is_none() -> None:

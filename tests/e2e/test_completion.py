@@ -54,6 +54,7 @@ def _offers(shell: str, project: Project, *words: str) -> dict[str, str]:
         timeout=120,
         stdin=subprocess.DEVNULL,
     )
+    assert "blobsync: " not in done.stderr, done
     between = {"bash": "\0", "zsh": ":", "fish": "\t"}[shell]
     found = (line.partition(between) for line in done.stdout.splitlines() if line)
     return {word.strip(): said for word, _, said in found}
@@ -85,6 +86,7 @@ def test_commands_options_values_clusters_and_names_of_the_container_are_offered
     assert set(words) == {"status", "stat"}
     assert set(_offers(shell, project, "blobsync", "check")) == {"checkpoint", "checkpoints"}
     assert set(_offers(shell, project, "blobsync", "checkpoint", "")) == {"done"}
+    assert "status" in _offers(shell, project, "blobsync", "nope", "")
     assert set(_offers(shell, project, "blobsync", "kee")) == {"keep"}
     assert {"ls", "stop", "data/"} <= set(_offers(shell, project, "blobsync", "keep", ""))
     assert set(_offers(shell, project, "blobsync", "keep", "data/vo")) == {"data/voc19/", "data/voc19/a"}
