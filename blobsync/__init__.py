@@ -11,12 +11,13 @@ first used, so that ``import blobsync`` costs next to nothing.
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 # isort: skip_file
-# What is imported as itself is exported.
+# Type checkers know the constant of this name; typing itself would take most of the time of an import.
+TYPE_CHECKING = False
+
+# What is imported as itself is exported. The table below says the same for what is loaded late.
 if TYPE_CHECKING:
     from blobsync.backends.aml.computes import (
         Compute as Compute,
@@ -183,44 +184,114 @@ if TYPE_CHECKING:
 
 __version__: str
 
-_ERRORS = "blobsync.base.errors"
-# In their rooms it goes without saying what they are about.
-_RENAMED = {"Decision": "CodeDecision", "State": "JobState"}
-
-
-@cache
-def _imported() -> dict[str, tuple[str, str]]:
-    """The module of each public name but the errors, and its name there: the imports above say it, which nothing
-    carries out."""
-    import pkgutil
-    import re
-
-    source = (pkgutil.get_data(__name__, "__init__.py") or b"").decode()
-    found: dict[str, tuple[str, str]] = {}
-    for module, some, one_line in re.findall(r"\n    from (blobsync\.[\w.]+) import (?:\(([^)]*)\)|(\w.*))", source):
-        for name in re.findall(r"(\w+)(?: as \w+)?", some or one_line):
-            found[_RENAMED.get(name, name)] = (module, name)
-    return found
+# Module -> its public names. In their rooms it goes without saying what some are about: they get another one here.
+_HOMES = {
+    "backends.aml.computes": "Compute ComputeRequest Computes NodeBounds",
+    "backends.protocol": "ClusterSummary Holder",
+    "base.errors": (
+        "AccessDeniedError AmbiguousJobError ArchiveError AzcopyError AzcopyInstallError AzcopyNotFoundError "
+        "AzcopyVersionError BackendBusyError BackendDeniedError BackendFailingError BackendUnavailableError "
+        "BlobNotFoundError BlobsyncError ChecksumError ConfigError ConfigNotFoundError ContainerNotFoundError "
+        "CopySourceRefusedError CredentialError DiskFullError DiskTooSmallError EmulatorError FailureCode FileFailure "
+        "ForeignProjectError IgnorePatternError IncompleteTransferError JobError JobNotFoundError LocalFileError "
+        "LockError LoginRequiredError LostContactError LostContentError MappingError MirrorRefusedError "
+        "NothingMatchedError OpenStateError OutsideProjectError PlanError PlanFileError PreconditionFailedError "
+        "ProcessError ProcessTimeoutError Retry SasExpiredError SasPermissionError SecretsFoundError "
+        "ShapeConflictError SourceChangedError SpreadBusyError StorageError StorageUnreachableError SubmissionError "
+        "SubmissionUnknownError ThrottledError TooManyTasksError TransferCancelledError TrashTooSmallError "
+        "UndoImpossibleError UnknownClusterError UnmappedPathError UnsafeNameError UnsafeNamesError "
+        "UntrustedCodeError UntrustedDockerError UntrustedLinkError UntrustedStateError UsageError"
+    ),
+    "base.events": (
+        "BytesMoved BytesReused Connected Disconnected Event Expected FilesCounted FilesDone Hashing Listener Looked "
+        "Moving Note Phase UnderWay WorkerMoved"
+    ),
+    "base.exit_codes": "ExitCode",
+    "base.file_states": "FileState LocalState RemoteState",
+    "base.locations": "BlobContainer BlobLocation",
+    "base.plan_reasons": "Reason",
+    "base.version": "__version__",
+    "code.git": "GitState",
+    "code.packed_files": "CodeFile Decision=CodeDecision",
+    "code.project_code": "Code CodeOptions CodeResult CodeState",
+    "code.secrets": "PossibleSecret",
+    "code.snapshot": "CodeSnapshot HashedFile",
+    "config.checkpoint_rule": "CheckpointRule",
+    "config.mapping": "PathName Paths Resolution",
+    "config.model": "Cluster CodeEntry Docker FolderEntry StorageAccount",
+    "config.sources": "BucketAccess ListedFile WebFiles",
+    "jobs.array_job": "ArrayJob",
+    "jobs.compare": "ComparedCode ComparedFact ComparedJobs",
+    "jobs.failure_causes": "Cause FoundCause",
+    "jobs.logs": "FetchedLogs",
+    "jobs.outputs": "CopiedOutputs JobOutputs OutputFile",
+    "jobs.queries": "Diagnosis JobLog JobName JobPage JobReport LogLine",
+    "jobs.record": "JobFilter JobList JobRecord JobTask",
+    "jobs.service": "Attempt Cancellation Command PlannedJob Resubmission",
+    "jobs.submit": "Submitted",
+    "jobs.task_table": "TaskRow",
+    "jobspec.spec": (
+        "CodeRef FolderLink JobOptions JobRef JobSpec LogMirror NodeArchiveRef NodeChange RunInfo State=JobState "
+        "StateChange TaskArray TaskInfo"
+    ),
+    "jobspec.submit_options": "SubmitKeywords",
+    "keep.listing": "Checkpoint",
+    "local.lock_files": "Lock",
+    "local.mark_complete": "mark_complete",
+    "local.trash": "TrashedFile",
+    "plan.progress": "Progress WorkerProgress",
+    "plan.saved_plan": "SavedPlan",
+    "plan.spreading": "SpreadPlan",
+    "plan.transfer_keywords": "TransferKeywords",
+    "plan.transfer_options": "EngineName Keep Links TransferOptions",
+    "plan.transfer_plan": (
+        "Action Direction EngineChoice FileAction Part PlanPart ProcessChoice Route Shape TransferPlan"
+    ),
+    "plan.transfer_result": "TransferResult",
+    "project.api": "Project",
+    "project.browse": "Beginning ListingEntry PathStatus Usage",
+    "project.content": "FileDifference",
+    "project.folders": "FolderName FolderStatus",
+    "project.job_writes": "WritingJob",
+    "project.jobs": "Jobs",
+    "project.keep": "KeepResult Keeping KeptRound",
+    "project.keeper_records": "KeeperState",
+    "project.locks": "LockChange LockComparison LockReport",
+    "project.open_jobs": "open_jobs",
+    "project.progress_listeners": "OnProgress",
+    "project.removal": "Deletion Removal",
+    "project.sharing": "Link",
+    "project.status": "EntryStatus FileTally ProjectStatus",
+    "project.transfer": "Transfer",
+    "project.transfer_history": "RunningTransfer TransferEntry",
+    "project.trash": "Restored",
+    "project.verify": "ComparedFile VerifyReport",
+    "store.protocol": "BlobInfo Checksum",
+    "tunnels.job_tunnel": "JobTunnel",
+    "tunnels.named": "NamedTunnel TunnelState Tunnels",
+    "tunnels.node_apps": "TunnelRequest",
+}
 
 
 def _homes() -> dict[str, tuple[str, str]]:
-    errors = vars(import_module(_ERRORS)).items()
-    own = {name: (_ERRORS, name) for name, value in errors if getattr(value, "__module__", "") == _ERRORS}
-    return {**_imported(), **own}
+    """The module of each public name, and its name there."""
+    found = {}
+    for module, names in _HOMES.items():
+        for at_home, _, name in (each.partition("=") for each in names.split()):
+            found[name or at_home] = (f"{__name__}.{module}", at_home)
+    return found
 
 
 def __getattr__(name: str) -> object:
     if name == "__all__":
         return __dir__()
-    home, at_home = ("blobsync.base.version", name) if name == "__version__" else _imported().get(name, ("", ""))
-    # A program that says that its files are complete loads no errors.
-    home, at_home = (home, at_home) if home else _homes().get(name, ("", ""))
-    if not home:
+    module, at_home = _homes().get(name, ("", ""))
+    if not module:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(home), at_home)
+    value: object = getattr(import_module(module), at_home)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*_homes(), "__version__"])
+    return sorted(_homes())

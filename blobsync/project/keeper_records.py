@@ -206,7 +206,7 @@ def find_keepers(keepers: Mapping[str, KeeperState], chosen: str, path: str | No
     found = [
         one
         for one in keepers.values()
-        if one.id.endswith(chosen) or (path is not None and any(is_below(each, path) for each in one.paths))
+        if (chosen and one.id.endswith(chosen)) or (path is not None and any(is_below(each, path) for each in one.paths))
     ]
     if not found:
         raise NothingMatchedError(f"nothing keeps {chosen!a}", hint="'blobsync keep ls' lists the keepers")

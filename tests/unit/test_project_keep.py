@@ -233,6 +233,8 @@ def test_one_folder_has_one_keeper(opened: Opened) -> None:
             opened.project.keep(path, settle=_SETTLE, until_idle=True)
         assert "keep stop" in str(caught.value.hint)
     assert opened.project.keep("data/beside", settle=_SETTLE, until_idle=True).ok
+    with pytest.raises(NothingMatchedError):
+        opened.project.stop_keeper("")
     opened.project.stop_keeper("data/sub")
     running.end()
 

@@ -91,7 +91,7 @@ def _defines(node: ast.stmt) -> tuple[str, ...]:
 
 def public_names() -> list[PublicName]:
     """All of them, sorted, but the version."""
-    return [PublicName(name, *home) for name, home in sorted(blobsync._homes().items())]
+    return [PublicName(name, *home) for name, home in sorted(blobsync._homes().items()) if name != "__version__"]
 
 
 def anchor(title: str) -> str:
