@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from blobsync.base.file_states import LocalState, regular_only
-from blobsync.base.plain_json import parse_json
+from blobsync.base.plain_json import parse_object
 from blobsync.keep.marks import MarkedFile
 from blobsync.local.files import hash_file
 from blobsync.local.names import is_temporary
@@ -73,16 +73,15 @@ def _is_whole(file: Path, size: int) -> bool:
             end = tail.rfind(_ZIP_END)
             # Behind it are 18 bytes, the last two of which are the length of the comment that ends the file.
             return end >= 0 and len(tail) - end - 22 == int.from_bytes(tail[end + 20 : end + 22], "little")
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError, LookupError):
+        # The name alone says what it is: anything may be in it.
         return False
 
 
 def _tensor_bytes(header: bytes) -> int:
-    """Where the last tensor ends behind the header of safetensors. Raises ``ValueError``."""
-    found = parse_json(header)
-    if not isinstance(found, dict):
-        raise ValueError("it is no header")
-    ends = [each["data_offsets"][1] for name, each in found.items() if name != "__metadata__"]
+    """Where the last tensor ends behind the header of safetensors. Raises ``ValueError``, ``TypeError`` and
+    ``LookupError``."""
+    ends = [each["data_offsets"][1] for name, each in parse_object(header).items() if name != "__metadata__"]
     return max([0, *(end for end in ends if isinstance(end, int))])
 
 

@@ -1126,6 +1126,12 @@ def test_a_file_that_is_cut_off_is_seen_by_its_format(tmp_path: Path, name: str,
     assert not content.is_whole(name)
 
 
+@pytest.mark.parametrize("header", [b'{"a": 1}', b'{"a": {}}', b'{"a": {"data_offsets": [0]}}', b"[]", b"[" * 99_999])
+def test_what_only_has_the_name_of_tensors_counts_as_cut_off(tmp_path: Path, header: bytes) -> None:
+    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    assert not FolderContent(tmp_path).is_whole("a.safetensors")
+
+
 def test_other_formats_say_nothing_of_themselves(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"any")
     (tmp_path / "empty.ckpt").write_bytes(b"")
