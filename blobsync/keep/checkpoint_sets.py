@@ -17,7 +17,6 @@ which each framework writes was read in its source:
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -28,7 +27,7 @@ from typing import Any, NamedTuple, Protocol
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import below
 from blobsync.config.checkpoint_rule import CheckpointRule
-from blobsync.keep.marks import Mark
+from blobsync.keep.marks import MAX_VALUE, Mark
 
 STILL = "still"
 # How long nothing may change in a set (seconds): after its last file, and where only stillness is known.
@@ -411,7 +410,7 @@ def value_at(document: Any, field: str) -> float | None:
         inner = [item for each in here for item in (each if isinstance(each, list) else [each])]
         here = [item[part] for item in inner if isinstance(item, dict) and part in item]
     numbers = [item for item in here if isinstance(item, (int, float)) and not isinstance(item, bool)]
-    return float(numbers[-1]) if numbers and math.isfinite(numbers[-1]) else None
+    return float(numbers[-1]) if numbers and abs(numbers[-1]) <= MAX_VALUE else None
 
 
 def kept(rule: CheckpointRule, marks: Collection[Mark]) -> list[Mark]:

@@ -35,7 +35,7 @@ _VERSION_KEY = "blobsync_checkpoint"
 MAX_FILES = 100_000
 # The end of the year 9999, in seconds since 1970.
 _MAX_TIME = 253_402_300_799
-_MAX_VALUE = 1e300
+MAX_VALUE = 1e300
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _CODE = re.compile(r"[0-9a-f]{0,64}")
@@ -112,7 +112,7 @@ def _demand_sane(mark: Mark) -> None:
     step = mark.step or 0
     if not 0 <= step < 10**18 or not 0 <= mark.generation < 10**9 or not 0 < mark.nodes <= MAX_FILES:
         raise ValueError("its step, its generation or its number of nodes is out of bounds")
-    if not 0 <= mark.time <= _MAX_TIME or not all(abs(value) <= _MAX_VALUE for value in mark.values.values()):
+    if not 0 <= mark.time <= _MAX_TIME or not all(abs(value) <= MAX_VALUE for value in mark.values.values()):
         raise ValueError("its time or one of its values is out of bounds")
     if not 0 < len(mark.files) <= MAX_FILES:
         raise ValueError("it names no files, or too many")

@@ -358,8 +358,9 @@ def test_the_value_in_a_json_file() -> None:
     for field_name in ("nothing", "log_history", "log_history.eval_loss.more", "best_metric.x"):
         assert value_at(trainer, field_name) is None
     assert value_at({"log": [{"x": float("inf")}, {"x": 2.0}]}, "log.x") == 2.0
-    for value in (float("nan"), float("inf"), True, "7", None):
+    for value in (float("nan"), float("inf"), True, "7", None, 10**400, -1.1e300):
         assert value_at({"a": value}, "a") is None
+    assert value_at({"a": 1e300}, "a") == 1e300
 
 
 def test_the_pointer_beside_a_restored_set() -> None:
