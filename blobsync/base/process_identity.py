@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +34,13 @@ class ProcessMark(NamedTuple):
             pass
         state, born = _facts(self.pid)
         return born == self.born and state not in ("Z", "X")
+
+    @property
+    def age(self) -> float:
+        """Seconds since it began; 0 if that is not known."""
+        # The times of its folder in /proc say when somebody looked there first.
+        began = int(self.born or 0) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began) if began else 0.0
 
 
 def _facts(pid: int) -> tuple[str, str]:

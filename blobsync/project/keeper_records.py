@@ -206,7 +206,8 @@ def find_keepers(keepers: Mapping[str, KeeperState], chosen: str, path: str | No
     found = [
         one
         for one in keepers.values()
-        if (chosen and one.id.endswith(chosen)) or (path is not None and any(is_below(each, path) for each in one.paths))
+        if (chosen and one.id.endswith(chosen))
+        or (path is not None and any(is_below(each, path) for each in one.paths))
     ]
     if not found:
         raise NothingMatchedError(f"nothing keeps {chosen!a}", hint="'blobsync keep ls' lists the keepers")
@@ -260,15 +261,14 @@ def _demand_lock(fd: int, how: int, folder: Path) -> None:
 
 
 class _Holder(NamedTuple):
-    """A process that holds a lock. ``uid`` is the user who started it, ``since`` its start (seconds since 1970)."""
+    """A process that holds a lock, and the user who started it."""
 
-    pid: int
+    process: ProcessMark
     uid: int
-    since: float
 
     @property
     def words(self) -> str:
-        return f"process {self.pid} of {user_name(self.uid)}, for {duration_text(max(0.0, time.time() - self.since))}"
+        return f"process {self.process.pid} of {user_name(self.uid)}, for {duration_text(self.process.age)}"
 
 
 def _holders(folder: os.stat_result) -> list[_Holder] | None:
@@ -283,8 +283,8 @@ def _holders(folder: os.stat_result) -> list[_Holder] | None:
         with suppress(OSError, ValueError, IndexError):
             words = line.split()
             if words[1] == "FLOCK" and words[5] == place:
-                about = Path("/proc", words[4])
                 # The folder in /proc is root's for a process that hides its memory.
-                uid = (about / "status").read_text(encoding="utf-8", errors="replace").split("\nUid:")[1].split()[0]
-                found.append(_Holder(int(words[4]), int(uid), about.stat().st_mtime))
+                status = Path("/proc", words[4], "status").read_text(encoding="utf-8", errors="replace")
+                uid = status.split("\nUid:")[1].split()[0]
+                found.append(_Holder(ProcessMark.of(int(words[4])), int(uid)))
     return found

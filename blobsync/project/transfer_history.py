@@ -124,7 +124,8 @@ class TransferLog:
         """Add or replace a row; never raises."""
         try:
             with self._file.writing() as db:
-                db.execute("INSERT OR REPLACE INTO transfers (id, began, entry) VALUES (?, ?, ?)", _row(entry))
+                row = entry.id, entry.began, json.dumps(_values(entry))
+                db.execute("INSERT OR REPLACE INTO transfers (id, began, entry) VALUES (?, ?, ?)", row)
         except BlobsyncError as error:
             self._on_trouble(f"this transfer is not in the history: {error.message}")
         else:
@@ -133,22 +134,21 @@ class TransferLog:
 
     def _take_in(self) -> None:
         """Put the beginnings into the log. A transfer that has ended since has a row already, which stays."""
-        found: list[TransferEntry] = []
+        found: list[tuple[str, float, str]] = []
         for id, values in self._begun.each():
             try:
                 entry = made_of(TransferEntry, values, newer=True)
                 if entry.id != id:
                     raise ValueError("it has the name of another one")
-                found.append(entry)
+                found.append((id, entry.began, json.dumps(values)))
             except ValueError:
                 self._begun.remove(id)
         if not found:
             return
         with self._file.writing() as db:
-            rows = map(_row, found)
-            db.executemany("INSERT OR IGNORE INTO transfers (id, began, entry) VALUES (?, ?, ?)", rows)
-        for entry in found:
-            self._begun.remove(entry.id)
+            db.executemany("INSERT OR IGNORE INTO transfers (id, began, entry) VALUES (?, ?, ?)", found)
+        for id, _, _ in found:
+            self._begun.remove(id)
 
     def recent(
         self, *, since: float | None = None, path: str | None = None, limit: int | None = None, offset: int = 0
@@ -203,17 +203,16 @@ class TransferLog:
                 yield entry
 
 
-def _row(entry: TransferEntry) -> tuple[str, float, str]:
-    return entry.id, entry.began, json.dumps(_values(entry))
-
-
 def _values(entry: TransferEntry) -> Any:
-    return redact_tree(asdict(replace(entry, command=redact(entry.command), problem=redact(entry.problem))))
+    said = replace(entry, command=redact(entry.command), problem=redact(entry.problem))
+    return redact_tree({**asdict(said), "born": ProcessMark.of(entry.pid).born})
 
 
 def _entry(values: Mapping[str, Any]) -> TransferEntry:
     entry = made_of(TransferEntry, values, newer=True)
-    if entry.result == RUNNING and entry.host == os.uname().nodename and not ProcessMark.of(entry.pid).is_alive:
+    # Earlier versions did not write when the process was born.
+    process = ProcessMark(entry.pid, str(values.get("born", ProcessMark.of(entry.pid).born)))
+    if entry.result == RUNNING and entry.host == os.uname().nodename and not process.is_alive:
         return replace(entry, result=KILLED)
     return entry
 
@@ -418,8 +417,8 @@ def logged(log: TransferLog, entry: TransferEntry) -> Iterator[EndWith]:
     except KeyboardInterrupt:
         log.write(entry.ended("cancelled"))
         raise
-    except BlobsyncError as error:
-        log.write(entry.ended("failed", problem=error.message))
+    except Exception as error:
+        log.write(entry.ended("failed", problem=error.message if isinstance(error, BlobsyncError) else repr(error)))
         raise
     for ended in ends:
         log.write(ended)

@@ -262,6 +262,14 @@ def test_a_record_of_a_process_that_is_gone_counts_for_nothing_and_goes(state: S
     assert not keepers.all() and not list((tmp_path / "keepers").glob("*.json"))
 
 
+def test_a_process_has_the_age_that_its_start_says() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        time.sleep(0.5)
+        assert 0.4 < ProcessMark.of(process.pid).age < ProcessMark.of(1).age
+        process.kill()
+    assert ProcessMark.of(process.pid).age == 0
+
+
 def test_an_invalid_record_is_nobodys(state: StateDir, tmp_path: Path) -> None:
     records, known = RunningRecords(state, "keepers"), asdict(_known(tmp_path, "data"))
     for wrong in ({"pid": -1}, {"pid": "x"}, {"more": 1}, {"paths": 3}, {"uploaded": None}, {"id": "00000000"}):

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError, UsageError
-from blobsync.project.transfer_history import TransferEntry, TransferLog
+from blobsync.base.process_identity import ProcessMark
+from blobsync.project.transfer_history import TransferEntry, TransferLog, logged
 
 
 def entry(number: int = 1, **known: object) -> TransferEntry:
@@ -83,6 +84,22 @@ def test_a_beginning_without_its_process_was_killed(log: TransferLog) -> None:
     process.wait()
     log.begin(entry(1, pid=process.pid))
     assert [each.result for each in log.recent()] == ["killed"]
+
+
+def test_a_later_process_with_the_same_number_is_another_one(log: TransferLog, tmp_path: Path) -> None:
+    log.begin(entry(1, pid=os.getpid()))
+    log.begin(entry(2, pid=os.getpid()))
+    born = ProcessMark.of(os.getpid()).born
+    with closing(sqlite3.connect(tmp_path / "unfinished.sqlite")) as db, db:
+        db.execute("UPDATE running SET record = replace(record, ?, '7') WHERE id = '00000002'", (born,))
+    assert {each.id[-1]: each.result for each in log.recent()} == {"1": "running", "2": "killed"}
+
+
+def test_a_transfer_that_ends_by_a_fault_of_ours_has_failed(log: TransferLog) -> None:
+    with pytest.raises(ZeroDivisionError), logged(log, entry(1)):
+        1 / 0  # noqa: B018 - any such error
+    (ended,) = log.recent()
+    assert (ended.result, ended.problem) == ("failed", "ZeroDivisionError('division by zero')")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": "00000002", "kind": "upload", "paths": []}', '{"id": 1}'])
