@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 
@@ -29,6 +30,14 @@ class LocalState:
     def of(cls, stat: os.stat_result, md5: bytes | None = None) -> LocalState:
         """Convert the result of ``os.stat`` or ``os.fstat``."""
         return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, md5)
+
+    @classmethod
+    def at(cls, file: str | os.PathLike[str]) -> LocalState | None:
+        """The regular file as it is now, through links; None for anything else, and for what cannot be looked at."""
+        with suppress(OSError):
+            found = os.stat(file)
+            return cls.of(found) if stat.S_ISREG(found.st_mode) else None
+        return None
 
     def is_still(self, found: os.stat_result) -> bool:
         """As :meth:`same_file`, for the result of ``os.stat`` or ``os.fstat``."""

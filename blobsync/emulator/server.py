@@ -215,8 +215,7 @@ class Emulator:
         self.log.unlink(missing_ok=True)
         argv, environ = self._argv(nodejs, script, port, location), self._server_environ(accounts)
         pid = self._runner.spawn_detached(argv, log=self.log, env=environ, cwd=self._folder())
-        place, born = str(location) if location else None, ProcessMark.of(pid).born
-        state = EmulatorState(pid, 0, tuple(accounts), place, pinned_version(), born)
+        state = _state_of(pid, accounts, location)
         # Without a port until it is ready: the next start or stop ends it if this process is killed before.
         self._record(state)
         return replace(state, port=self._await_port(state, port))
@@ -269,13 +268,7 @@ class Emulator:
                 cwd=Path(folder),
             )
             try:
-                yield EmulatorState(
-                    process.pid,
-                    _read_port(process, port),
-                    tuple(accounts),
-                    str(location) if location else None,
-                    pinned_version(),
-                )
+                yield replace(_state_of(process.pid, accounts, location), port=_read_port(process, port))
             finally:
                 process.stop()
 
@@ -342,6 +335,11 @@ class Emulator:
             return is_alive
         # There is no /proc.
         return str(_GUARD) in self._runner.run(["ps", "-p", str(state.pid), "-o", "command="]).stdout
+
+
+def _state_of(pid: int, accounts: Mapping[str, Secret], location: Path | None) -> EmulatorState:
+    place, born = str(location) if location else None, ProcessMark.of(pid).born
+    return EmulatorState(pid, 0, tuple(accounts), place, pinned_version(), born)
 
 
 def _as_asked(

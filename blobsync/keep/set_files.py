@@ -41,9 +41,8 @@ class FolderContent:
     def is_whole(self, path: str) -> bool:
         """Whether a zip has its end, and safetensors all its bytes; True for anything else."""
         file = self._folder / path
-        try:
-            state = LocalState.of(file.stat())
-        except OSError:
+        state = LocalState.at(file)
+        if state is None:
             return False
         known = self._whole.get(path)
         if known is None or not known[0].same_file(state):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -262,10 +261,7 @@ def blob_beginning(connections: Connections, place: Resolution, most: int) -> Be
     if not blob.size:
         return Beginning(place.path, 0, b"")
     with end.store.open(end.name, length=min(most, blob.size), etag=blob.etag) as reader:
-        parts = []
-        while data := reader.read(1 << 16):
-            parts.append(data)
-    return Beginning(place.path, blob.size, b"".join(parts))
+        return Beginning(place.path, blob.size, b"".join(iter(lambda: reader.read(1 << 16), b"")))
 
 
 def file_beginning(place: Resolution, most: int) -> Beginning:
@@ -347,11 +343,4 @@ def _local_state(file: Path, *, with_crc64: bool) -> LocalState | None:
     from blobsync.local.files import hash_file
     from blobsync.plan.survey import hash_with_crc64
 
-    hashed = hash_with_crc64(file) if with_crc64 else hash_file(file)
-    if hashed is not None:
-        return hashed
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return LocalState.of(found) if stat.S_ISREG(found.st_mode) else None
+    return (hash_with_crc64(file) if with_crc64 else hash_file(file)) or LocalState.at(file)

@@ -6,8 +6,6 @@ A file goes there if a run replaces or deletes it without knowing that a contain
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -112,7 +110,7 @@ def restore(
 def _put_back(folder: LocalFolder, root: Path, file: TrashedFile, *, replaces: bool) -> None:
     """Copy the file back; it stays in the trash until that is done. A file system that can shares the bytes."""
     relative = relative_name(file.path)
-    there = _state(root / relative)
+    there = LocalState.at(root / relative)
     if there is not None and not replaces:
         raise PreconditionFailedError(
             f"{file.path} is there again, and was left alone", hint="--overwrite puts that into the trash instead"
@@ -130,11 +128,3 @@ def _put_back(folder: LocalFolder, root: Path, file: TrashedFile, *, replaces: b
             part.discard()
     finally:
         source.close()
-
-
-def _state(path: Path) -> LocalState | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return LocalState.of(found) if stat.S_ISREG(found.st_mode) else None

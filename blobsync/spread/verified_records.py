@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -186,7 +184,7 @@ def _destinations(part: LivePart, reports: Sequence[Moved], emit: Emit, stop: St
     if isinstance(end, OpenBlob):
         return states_at_destination(end, reports, emit, stop) if reports else {}
     names = {each.action.path: each.action.target or each.action.path for each in reports}
-    stats = {path: _stat(end, name) for path, name in names.items()}
+    stats = {path: LocalState.at(end.at(name)) for path, name in names.items()}
     emit(Looked(len(stats)))
     return {path: state for path, state in stats.items() if state is not None}
 
@@ -197,14 +195,8 @@ def _is_same(reported: FileState, now: FileState) -> bool:
 
 
 def _is_there(end: OpenLocation, name: str, known: LocalState) -> bool:
-    now = _stat(end, name)
+    now = LocalState.at(end.at(name))
     return now is not None and now.same_file(known)
-
-
-def _stat(end: OpenLocation, name: str) -> LocalState | None:
-    with suppress(OSError):
-        return LocalState.of(os.stat(end.at(name)))
-    return None
 
 
 class WorkersBusy:
