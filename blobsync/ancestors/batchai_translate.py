@@ -6,6 +6,7 @@ Both of Batch AI's mount roots become the job's own root, where the folder entry
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -132,7 +133,8 @@ def _folders(
             else:
                 file = f"aux_data/configs/{volume.account}-{volume.container}.yaml"
                 if not writes:
-                    hint = f"blobsync convert batchai {job.file.document.file} writes {file}"
+                    words = ("blobsync", "-c", cluster.name, "convert", "batchai", job.file.document.file)
+                    hint = f"{shlex.join(words)} writes {file}"
                     raise volume.where.error("containerName", "no file in aux_data/configs/ opens it", hint=hint)
                 accounts.append(NewAccount(file, volume))
             folders[volume.path] = {"azure_blob_config_file": file, "path": "", **_mode(job, volume, cluster)}

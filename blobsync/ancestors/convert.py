@@ -94,10 +94,9 @@ def convert_batchai(
     base: Cluster, name: str, job: Path, cluster_file: Path | None, environ: Mapping[str, str]
 ) -> Conversion:
     """The job file as the cluster ``name``, made of the cluster ``base``. Raises ``ConfigError``."""
+    read = read_job_file(job, cluster_file, environ)
     file = _cluster_file(name)
-    made = translate_job(
-        read_job_file(job, cluster_file, environ), base, accounts_on_file(base.root, environ), writes=True
-    )
+    made = translate_job(read, base, accounts_on_file(base.root, environ), writes=True)
     start = base.written.values if base.written else {}
     values = merged({"platform": base.platform, **start}, made.values)
     comment = f"Converted from {job.name}, a job file of Azure Batch AI, by: blobsync convert batchai"

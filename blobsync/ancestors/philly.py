@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -45,9 +46,9 @@ def philly_road(root: Path, name: str) -> str:
         shown = f"{_FOLDER}/{path.name}"
         try:
             if path.stem == name and PHILLY_MARKS & read_document(path, shown).values.keys():
-                return f"blobsync convert philly {shown} --name {name} --platform slurm"
+                return f"blobsync convert philly {shlex.quote(shown)} --name {name} --platform slurm"
             if name in philly_names(path, shown):
-                return f"blobsync convert philly {shown} --platform slurm"
+                return f"blobsync convert philly {shlex.quote(shown)} --platform slurm"
         except ConfigError:
             continue
     return ""
@@ -59,7 +60,7 @@ def gone_platform(cluster: Cluster) -> ConfigError | None:
     if named not in GONE_PLATFORMS and not cluster.values.keys() & PHILLY_MARKS:
         return None
     what = f"names {named}, a job platform that" if named else "is missing, and Philly, which this file is for,"
-    word = "batchai JOB" if named == "batchai" else f"philly {cluster.file}"
+    word = "batchai JOB" if named == "batchai" else f"philly {shlex.quote(cluster.file)}"
     hint = f"blobsync convert {word} --platform slurm writes a file for Slurm; or kubernetes, aml, local, ..."
     return ConfigError(f"{what} is gone", file=cluster.file, key="platform", hint=hint)
 

@@ -321,6 +321,9 @@ class JobService(JobQueries):
             value, least = keywords.get(name), one.about.least
             if isinstance(value, int) and least is not None and value < least:
                 raise UsageError(f"{name} {value}: at least {least}")
+            if value == "" and name != "name":
+                # A script's variable that is not set: without --after, for example, the job would begin at once.
+                raise UsageError(f"{one.flag} is empty", hint="give it a value, or omit it")
         request = SubmitRequest.of(_words(command), keywords)
         given, file = keywords.get("sweep") or (), keywords.get("sweep_file")
         if given or file:

@@ -181,8 +181,11 @@ def test_containers_become_folder_entries_of_the_accounts_that_are_there(tmp_pat
     assert found.values["config_param"]["data_folder"]["mode"] == "upload"
     assert found.values["batchai"]["outputs"] == {"MODEL": f"{ROOT}/data/$BLOBSYNC_RUN_ID/m"}
     blobs[0]["containerName"] = "other"
-    with pytest.raises(ConfigError, match="no file in aux_data/configs/ opens it"):
-        translated(tmp_path, properties)
+    (folder := tmp_path / "two words").mkdir()
+    with pytest.raises(ConfigError, match="no file in aux_data/configs/ opens it") as caught:
+        translated(folder, properties)
+    told = f"blobsync -c eu convert batchai '{folder}/job.json' writes aux_data/configs/acct-other.yaml"
+    assert caught.value.hint == told
 
 
 def test_secrets_are_submitted_and_never_written(tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def test_a_wrong_file_of_clusters_is_one_sentence(project: ProjectFiles, text: s
     [
         ("wu1", yaml.safe_dump(dict(COMMON)), "blobsync convert philly aux_data/configs/wu1.yaml --name wu1"),
         ("multi_philly_vc", "clusters: [sc2, wu1]\n", "blobsync convert philly aux_data/configs/multi_philly_vc.yaml"),
+        ("of all", "clusters: [wu1]\n", "blobsync convert philly 'aux_data/configs/of all.yaml'"),
     ],
 )
 def test_a_name_that_only_philly_knows_has_a_road(project: ProjectFiles, file: str, text: str, road: str) -> None:

@@ -131,6 +131,9 @@ def test_what_is_asked_for_reaches_the_job(desk: Desk) -> None:
     assert (spec.procs_per_node, spec.gpus_per_node) == (1, 4)
     with pytest.raises(UsageError, match="--partition is for Slurm"):
         desk.jobs.submit(["echo"], partition="gpu")
+    for name in ("after", "sweep_file", "elastic", "trust_code"):
+        with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} is empty"):
+            desk.jobs.submit(["echo"], **{name: ""})  # type: ignore[typeddict-item]
 
 
 def test_variables_and_other_keys_are_those_of_one_job(desk: Desk) -> None:
