@@ -178,6 +178,7 @@ _CLUSTER_ANSWERS = (
     *("allocationState", "allocationStateTransitionTime", "creationTime", "currentNodeCount", "errors"),
     *("nodeStateCounts", "provisioningState", "provisioningStateTransitionTime"),
 )
+_MACHINES = ("vmSize", "vmPriority", "scaleSettings", "virtualMachineConfiguration", "userAccountSettings", "subnet")
 # As docker takes it; other places take one letter for the unit.
 _SIZE = re.compile(r"(\d{1,15})\s*([bkmg]?)b?", re.IGNORECASE)
 _KEY_VAULT = "names a secret of a Key Vault, which blobsync does not ask"
@@ -284,9 +285,8 @@ def _read_cluster(
     """The volumes, the setup lines and the notes of a cluster file."""
     whole = open_json(path, environ)
     properties = inner_properties(whole, "cluster file", ("vmSize", "scaleSettings", "nodeSetup"))
-    for name in ("vmSize", "vmPriority", "scaleSettings", "virtualMachineConfiguration", "userAccountSettings"):
+    for name in _MACHINES:
         properties.ignore(name, "blobsync creates no machines here; the cluster of -c has its own")
-    properties.ignore("subnet", "blobsync creates no machines here; the cluster of -c has its own")
     for name in _CLUSTER_ANSWERS:
         properties.ignore(name, "the service reported it")
     volumes: tuple[Volume, ...] = ()

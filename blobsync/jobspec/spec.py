@@ -221,10 +221,10 @@ class TaskArray:
         return replace(self, count=len(at), parallel=min(self.parallel, len(at)), numbers=kept, rows=rows)
 
 
-class NodeOptions(TypedDict, total=False):
-    """Options for the node: keys of the cluster file (``work_dir``, ``command_prefix``, ``sleep_if_fail``,
-    ``sleep_if_succeed``), and where the job runs.
+class JobOptions(TypedDict, total=False):
+    """Options that only some jobs have. JSON values; keys of another version of blobsync are kept.
 
+    ``work_dir``, ``command_prefix``, ``sleep_if_fail`` and ``sleep_if_succeed`` are keys of the cluster file.
     ``own_env`` are the variables that were set for this job alone. ``after`` is the job that has to complete first, by
     ``run_id`` and ``native_id``. ``container`` are the options of the image, ``own_output`` is the folder with one of
     the job's own, ``in_place`` the project of a job without a code archive, and ``hold`` how many seconds an
@@ -235,6 +235,10 @@ class NodeOptions(TypedDict, total=False):
 
     ``variables`` are set for each process, with its own values in place of ``$NAME``; ``wrapper`` are words before the
     command; ``outputs`` names folders of results, from the root of the job on; ``job_file`` is what it was made of.
+
+    ``array`` to ``gres`` are options of ``sbatch`` that were given to ``submit``. ``spread`` are the orders of a
+    transfer's tasks, with their seal. A job was not submitted from here, but by another program (``foreign``;
+    ``unread`` lists what is unknown), or elsewhere (``recalled``).
     """
 
     locks: Mapping[str, str]
@@ -256,35 +260,15 @@ class NodeOptions(TypedDict, total=False):
     on_cpu: bool
     sealed_marks: bool
     earlier_marks: bool
-
-
-class SlurmOptions(TypedDict, total=False):
-    """Options of ``sbatch`` that were given to ``submit``."""
-
     array: str
     partition: str
     qos: str
     time: str
     gres: str
-
-
-class SpreadOptions(TypedDict, total=False):
-    """The orders of a transfer's tasks, with their seal."""
-
     spread: Mapping[str, Any]
-
-
-class ForeignOptions(TypedDict, total=False):
-    """Marks a job that was not submitted from here: by another program (``foreign``; ``unread`` lists what is unknown),
-    or elsewhere (``recalled``)."""
-
     foreign: bool
     unread: Sequence[str]
     recalled: bool
-
-
-class JobOptions(NodeOptions, SlurmOptions, SpreadOptions, ForeignOptions, total=False):
-    """Options that only some jobs have. JSON values; keys of another version of blobsync are kept."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -93,15 +93,9 @@ def probe_problem(probe: Mapping[str, Any] | None) -> str | None:
     """Why a node does not see the same files, as a sentence; None if it does."""
     if probe is None:
         return None
-    if "own" in probe:
-        return _own_problem(Path(probe["own"]["file"]), probe["own"]["text"])
-    said = None
-    for each in probe["files"]:
-        problem = _file_problem(Path(each["file"]), each)
-        if problem is None:
-            return None
-        said = said or problem
-    return said
+    problems = map(_problem, [probe["own"]] if "own" in probe else probe["files"])
+    first = next(problems, None)
+    return None if first is None or None in problems else first
 
 
 def remove_probe(probe: Mapping[str, Any] | None) -> None:
@@ -113,18 +107,15 @@ def remove_probe(probe: Mapping[str, Any] | None) -> None:
             file.unlink()
 
 
-def _own_problem(file: Path, text: str) -> str | None:
+def _problem(known: Mapping[str, Any]) -> str | None:
+    file = Path(known["file"])
     try:
-        found = file.read_text("ascii", "replace")
+        if "text" in known:
+            same = file.read_text("ascii", "replace") == known["text"]
+        else:
+            found = os.stat(file)
+            wanted = (known["size"], known["mtime_ns"], known["inode"])
+            same = (found.st_size, found.st_mtime_ns, found.st_ino) == wanted
     except OSError as error:
         return f"{file} cannot be read here ({error.strerror})"
-    return None if found == text else f"{file} is another file here"
-
-
-def _file_problem(file: Path, known: Mapping[str, Any]) -> str | None:
-    try:
-        found = os.stat(file)
-    except OSError as error:
-        return f"{file} cannot be read here ({error.strerror})"
-    same = (found.st_size, found.st_mtime_ns, found.st_ino) == (known["size"], known["mtime_ns"], known["inode"])
     return None if same else f"{file} is another file here"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from blobsync.backends.aml import replies as aml
+from blobsync.backends.aml.computes import summary_of
 from blobsync.backends.aml.error_responses import as_error, read_refusal
 from blobsync.backends.login_node import LoginNode
 from blobsync.backends.slurm import replies as slurm
@@ -37,7 +38,7 @@ def _aml(data: bytes) -> None:
         lambda: aml.secrets_uri(body),
         lambda: aml.artifacts(body),
         lambda: aml.read_spec(body),
-        lambda: aml.read_compute(body, 8),
+        lambda: summary_of(body, 8),
         lambda: aml.read_quota(body),
         lambda: aml.read_holders(body, 8),
         lambda: list(aml.log_names(body.texts("logFiles"))),

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from blobsync.backends.aml.computes import summary_of
 from blobsync.backends.aml.replies import (
     STATES,
     AmlReply,
     log_names,
-    read_compute,
     read_holders,
     read_job,
     read_quota,
@@ -124,10 +124,10 @@ def test_both_families_of_logs_are_kept_and_nothing_leaves_the_folder() -> None:
 
 def test_a_published_compute() -> None:
     body = example("Compute/get/AmlCompute.json")
-    found = read_compute(AmlReply(body), 4)
+    found = summary_of(AmlReply(body), 4)
     assert (found.nodes_total, found.nodes_free, found.gpus_total, found.gpus_free) == (1, 1, 4, 4)
     assert found.notes == ("AmlCompute compute123", "STANDARD_NC6, Dedicated")
-    assert read_compute(AmlReply(example("Compute/get/KubernetesCompute.json")), 4).nodes_total is None
+    assert summary_of(AmlReply(example("Compute/get/KubernetesCompute.json")), 4).nodes_total is None
 
 
 def test_quotas_and_holders() -> None:
@@ -171,7 +171,7 @@ def test_an_answer_of_another_shape_names_the_host_and_the_place(body: Any, said
 def test_a_number_of_nodes_that_cannot_be_is_refused(count: Any) -> None:
     body = {"properties": {"properties": {"scaleSettings": {"maxNodeCount": count}}}}
     with pytest.raises(LostContactError, match=r"properties.properties.scaleSettings.maxNodeCount"):
-        read_compute(AmlReply(body), 4)
+        summary_of(AmlReply(body), 4)
 
 
 def test_an_exit_code_of_thousands_of_digits_is_none() -> None:

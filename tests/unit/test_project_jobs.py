@@ -132,8 +132,9 @@ def test_what_is_asked_for_reaches_the_job(desk: Desk) -> None:
     with pytest.raises(UsageError, match="--partition is for Slurm"):
         desk.jobs.submit(["echo"], partition="gpu")
     for name in ("after", "sweep_file", "elastic", "trust_code"):
+        empty: dict[str, Any] = {name: ""}
         with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} is empty"):
-            desk.jobs.submit(["echo"], **{name: ""})  # type: ignore[typeddict-item]
+            desk.jobs.submit(["echo"], **empty)
 
 
 def test_variables_and_other_keys_are_those_of_one_job(desk: Desk) -> None:

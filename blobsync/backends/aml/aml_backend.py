@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from blobsync.backends.aml import replies as aml_replies
 from blobsync.backends.aml.client import VIRTUAL_CLUSTER_VERSION, AmlClient
-from blobsync.backends.aml.computes import Computes
+from blobsync.backends.aml.computes import Computes, summary_of
 from blobsync.backends.aml.foreign_jobs import read_foreign
 from blobsync.backends.aml.itp_and_singularity import virtual_cluster_id
 from blobsync.backends.aml.job_secrets import close_secrets, node_secrets, secrets_path, with_seal_keys
@@ -376,7 +376,7 @@ class AmlBackend:
         if not target:
             return ClusterSummary(notes=("serverless: the service allocates the nodes",))
         body = self._client.call("GET", f"computes/{target.rpartition('/')[2]}", doing="summary")
-        return aml_replies.read_compute(body, cluster.gpu_per_node or 1)
+        return summary_of(body, cluster.gpu_per_node or 1)
 
     def _artifacts(self, run_id: str) -> dict[str, str]:
         path = f"artifacts/prefix/contentinfo/ExperimentRun/dcid.{run_id}"

@@ -15,8 +15,9 @@ from typing import Any
 from blobsync.backends.aml.client import AmlClient
 from blobsync.backends.aml.error_responses import MOST_SAID, az_ml, compute_hint
 from blobsync.backends.aml.replies import AmlReply, read_duration
+from blobsync.backends.protocol import ClusterSummary
 from blobsync.base.errors import JobError, NothingMatchedError, UsageError
-from blobsync.base.formatting import quoted
+from blobsync.base.formatting import count_text, quoted
 
 AML_COMPUTE = "AmlCompute"
 PRIORITIES: Mapping[str, str] = {"dedicated": "Dedicated", "low": "LowPriority"}
@@ -53,6 +54,7 @@ class Compute:
     bounds: NodeBounds = NodeBounds()
     nodes: int | None = None
     busy: int | None = None
+    unusable: int = field(default=0, repr=False)
     problems: tuple[str, ...] = field(default=(), repr=False)
 
 
@@ -115,8 +117,23 @@ def read_compute_of(body: AmlReply) -> Compute:
         ),
         nodes=inner.count("currentNodeCount"),
         busy=sum(counts.count(f"{word}NodeCount") or 0 for word in _BUSY) if has_nodes else None,
+        unusable=counts.count("unusableNodeCount") or 0,
         problems=tuple(sentence for sentence in sentences if sentence),
     )
+
+
+def summary_of(body: AmlReply, gpus_per_node: int) -> ClusterSummary:
+    """Summarise a compute; Kubernetes does not report nodes."""
+    found = read_compute_of(body)
+    notes = [f"{found.kind or 'compute'} {found.name}".strip()]
+    notes += [f"{found.vm_size}, {found.vm_priority or 'Dedicated'}"] if found.vm_size else []
+    total = found.bounds.most
+    if total is None:
+        return ClusterSummary(notes=(*notes, "the service does not report how many nodes it has"))
+    if found.unusable:
+        notes.append(f"{count_text(found.unusable, 'node')} cannot be used")
+    free = max(0, total - (found.busy or 0))
+    return ClusterSummary(total, free, total * gpus_per_node, free * gpus_per_node, notes=tuple(notes))
 
 
 def _sentence(error: AmlReply) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from blobsync.backends.protocol import ClusterSummary, Holder
+from blobsync.backends.protocol import Holder
 from blobsync.base.errors import LostContactError, UnsafeNameError
 from blobsync.base.formatting import quoted, utc_seconds
 from blobsync.jobspec.spec import JobSpec, RunInfo, State
@@ -223,26 +223,6 @@ def log_names(files: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(files):
         if _USER_LOG.fullmatch(name) and ".." not in name.split("/") and "\\" not in name:
             yield name
-
-
-def read_compute(body: AmlReply, gpus_per_node: int) -> ClusterSummary:
-    """Summarise an AmlCompute cluster; Kubernetes does not report nodes."""
-    outer = body.inner("properties")
-    inner = outer.inner("properties")
-    notes = [f"{outer.text('computeType') or 'compute'} {body.text('name')}".strip()]
-    if inner.text("vmSize"):
-        notes.append(f"{inner.text('vmSize')}, {inner.text('vmPriority') or 'Dedicated'}")
-    total = inner.inner("scaleSettings").count("maxNodeCount")
-    counts = inner.inner("nodeStateCounts")
-    if total is None:
-        notes.append("the service does not report how many nodes it has")
-        return ClusterSummary(notes=tuple(notes))
-    busy = sum(counts.count(f"{word}NodeCount") or 0 for word in ("running", "preparing", "leaving", "preempted"))
-    unusable = counts.count("unusableNodeCount") or 0
-    if unusable:
-        notes.append(f"{unusable} node{'' if unusable == 1 else 's'} cannot be used")
-    free = max(0, total - busy - unusable)
-    return ClusterSummary(total, free, total * gpus_per_node, free * gpus_per_node, notes=tuple(notes))
 
 
 def read_quota(body: AmlReply) -> tuple[str, ...]:

@@ -24,8 +24,8 @@ _GROUPS = {
     "Job": "/apis/batch/v1",
     "PriorityClass": "/apis/scheduling.k8s.io/v1",
 }
-_NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_CONTEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,253}")
+NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+CONTEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,253}")
 
 
 _One = TypeVar("_One")
@@ -96,7 +96,7 @@ def _plural(kind: str) -> str:
 def recorded_place(ref: JobRef) -> tuple[str, str] | None:
     """Context and namespace of a job's record; None if it has none."""
     context, _, namespace = ref.place.rpartition("/")
-    fine = _CONTEXT.fullmatch(context) and _NAMESPACE.fullmatch(namespace)
+    fine = CONTEXT.fullmatch(context) and NAMESPACE.fullmatch(namespace)
     return (context, namespace) if fine else None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from blobsync.backends.kubernetes.namespace import CONTEXT, NAMESPACE
 from blobsync.backends.kubernetes.pod_security import FIELDS, RESTRICTED, RESTRICTED_CONTEXT, SecurityContext
 from blobsync.backends.protocol import settings_of
 from blobsync.base.errors import ConfigError
@@ -20,7 +21,6 @@ _PYTHON = "python3"
 _MOST_DAYS = 3650
 
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
-_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 # The value of a label.
 _QUEUE = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?")
@@ -31,7 +31,6 @@ _QUANTITY = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[mkMGTPE]|[KMGTPE]i|e[0-9]{1,2})?
 # docker's units are powers of two: https://docs.docker.com/reference/cli/docker/container/run/
 _DOCKER_SIZE = re.compile(r"([0-9]+)([bkmg]?)")
 _BINARY = {"b": "", "k": "Ki", "m": "Mi", "g": "Gi", "": ""}
-_CONTEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,253}")
 _IMAGE = re.compile(r"[A-Za-z0-9][\x21-\x7e]{0,511}")
 
 
@@ -80,8 +79,8 @@ def read_settings(cluster: Cluster) -> KubernetesSettings:
         raise given.error("ttl_days", f"must be at most {_MOST_DAYS}")
     return KubernetesSettings(
         image=_image(given),
-        context=given.text("context", _CONTEXT, "the name of a context: kubectl config get-contexts"),
-        namespace=given.text("namespace", _LABEL, "the name of a namespace"),
+        context=given.text("context", CONTEXT, "the name of a context: kubectl config get-contexts"),
+        namespace=given.text("namespace", NAMESPACE, "the name of a namespace"),
         service_account=given.text("service_account", _SUBDOMAIN, "the name of a service account"),
         node_selector=_node_selector(given),
         tolerations=tuple(_toleration(given, value) for value in _listed(cluster.value("kubernetes.tolerations"))),
