@@ -149,7 +149,7 @@ ROWS: tuple[ReadBack, ...] = (
             "spread.shared_store:ContainerStore.read",
             "spread.shared_store:FolderStore.read",
             "spread.probe:OwnProbe._left_behind",
-            "spread.probe:_own_problem",
+            "spread.probe:_problem",
         ),
     ),
     ReadBack(
@@ -505,7 +505,6 @@ ROWS: tuple[ReadBack, ...] = (
             "cli.demo:change_some",
             "cli.demo:checksums",
             "cli.demo:_a_link_to_one_file",
-            "backends.kubernetes.request:build_kubernetes",
             "jobs.foreground:_without_folders",
             "local.sorted_runs:_RowFile.read",
             "plan.saved_plan:_demand_readable",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from blobsync.cli.text_width import columns_of, wrapped
 from blobsync.jobs.timeline import age, lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
 from blobsync.jobspec.interactive import entering_command, hold_text
 from blobsync.jobspec.sweep_parameters import with_parameters
-from blobsync.jobspec.task_states import counts_of, counts_text
+from blobsync.jobspec.task_states import counts_text
 from blobsync.jobspec.topology import job_size_text
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def job_data(record: JobRecord) -> dict[str, Any]:
         "hold_seconds": spec.hold or None,
         "after": spec.after or None,
         "elastic": _elastic_data(record) if spec.is_elastic else None,
-        "task_counts": {str(state): count for state, count in counts_of(_infos(record)).items()} or None,
+        "task_counts": dict(Counter(str(task.state) for task in _infos(record))) or None,
         "states": [
             {"state": span.state.value, "time": _iso(span.start), "until": _iso(span.end), "seen": span.seen}
             for span in spans_of(record)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from blobsync.base.formatting import count_text
@@ -67,14 +67,9 @@ def _both(now: TaskInfo | None, known: TaskInfo | None) -> TaskInfo | None:
     return replace(now, exit_code=code, started=now.started or known.started, ended=now.ended or known.ended)
 
 
-def counts_of(tasks: Sequence[TaskInfo]) -> Mapping[State, int]:
-    """How many tasks are in each state that one is in."""
-    return Counter(task.state for task in tasks)
-
-
 def counts_text(tasks: Sequence[TaskInfo]) -> str:
     """``12 of 30 done, 2 failed, 4 running``."""
-    counts = counts_of(tasks)
+    counts = Counter(task.state for task in tasks)
     done = f"{counts.get(State.COMPLETED, 0):,} of {len(tasks):,} done"
     told = (State.FAILED, State.CANCELED, State.RUNNING, State.PREPARING, State.CANCELING, State.UNKNOWN)
     return ", ".join([done, *(f"{counts[state]:,} {state.value.lower()}" for state in told if counts.get(state))])

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from blobsync.base.errors import ConfigError
 from blobsync.base.redaction import HIDDEN
 from blobsync.config.model import Cluster, StorageAccount
+from blobsync.jobspec.node_sas import known_accounts
 from blobsync.store.sas import JOB_FOLDER, JOB_SECONDS
 from blobsync.store.sas_token import sign_share_sas
 
@@ -101,7 +102,7 @@ def for_folder(cluster: Cluster, name: str, container: str, run_id: str, mode: s
         given, cache = entry.datastore_name, entry.blob_cache_timeout
         rights = JOB_FOLDER["mount" if given else mode]
         return make(entry.account, run_id, share=share, given=given, cache=cache, rights=rights if share else "")
-    account = find_account(cluster, container)
+    account = known_accounts([cluster]).get(container)
     if account is None:
         raise ConfigError(
             f"the job needs {container}, which this cluster file does not contain",
@@ -116,16 +117,10 @@ def for_code(cluster: Cluster, container: str, run_id: str) -> Datastore:
     code = cluster.code
     if code and str(code.account.container) == container:
         return make(code.account, run_id, given=code.datastore_name)
-    account = find_account(cluster, container)
+    account = known_accounts([cluster]).get(container)
     if account:
         return make(account, run_id)
     return Datastore(_legal(*_account_and_container(container), _hash(container, run_id)), container, None)
-
-
-def find_account(cluster: Cluster, container: str) -> StorageAccount | None:
-    """The account of a container's URL."""
-    accounts = [entry.account for entry in cluster.folders] + ([cluster.code.account] if cluster.code else [])
-    return next((account for account in accounts if str(account.container) == container), None)
 
 
 def make(

@@ -75,7 +75,8 @@ def examine_cluster(
             return
         yield CheckResult(about, name, WARN if notes else OK, "; ".join([detail, *notes]))
     look = _Look(place, about)
-    namespace = look.at("namespace", place.namespace, place.path("Namespace", place.namespace), look.make_namespace)
+    create = f"create it: {kubectl.shown('create', 'namespace', place.namespace)}"
+    namespace = look.at("namespace", place.namespace, place.path("Namespace", place.namespace), create)
     yield namespace
     if namespace.status is FAIL:
         return
@@ -95,10 +96,6 @@ class _Look:
     def __init__(self, place: Place, about: str) -> None:
         self._place = place
         self._about = about
-
-    @property
-    def make_namespace(self) -> str:
-        return f"create it: {self._place.kubectl.shown('create', 'namespace', self._place.namespace)}"
 
     def at(self, what: str, name: str, path: str, hint: str) -> CheckResult:
         """Check that the object at ``path`` exists."""

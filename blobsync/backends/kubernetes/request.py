@@ -172,7 +172,7 @@ def with_own_keys(secret: Object, secrets: Secrets) -> Secrets:
 
 def pull_login(address: str, username: str, password: str) -> str:
     """https://kubernetes.io/docs/tasks/configure-pod-container/pull-image-private-registry/"""
-    auth = base64.b64encode(f"{username}:{password}".encode()).decode()
+    auth = base64.b64encode(f"{username}:{password}".encode()).decode() if password else ""
     return json.dumps({"auths": {address: {"username": username, "password": password, "auth": auth}}})
 
 
@@ -190,10 +190,8 @@ def build_kubernetes(spec: JobSpec, settings: KubernetesSettings) -> KubernetesR
     place = _Place(spec, name, settings.namespace)
     objects: list[Object] = [place.secret(name, "Opaque", {SECRETS_KEY: _blank(spec)})]
     if settings.registry:
-        login = json.loads(pull_login(settings.registry.address, settings.registry.username, ""))
-        for entry in login["auths"].values():
-            entry["auth"] = ""
-        objects.append(place.secret(pull_name(name), "kubernetes.io/dockerconfigjson", {PULL_KEY: json.dumps(login)}))
+        login = pull_login(settings.registry.address, settings.registry.username, "")
+        objects.append(place.secret(pull_name(name), "kubernetes.io/dockerconfigjson", {PULL_KEY: login}))
     for mount in mounts:
         values = {"azurestorageaccountname": mount.account, SAS_KEY: ""}
         objects.append(place.secret(mount.name, "Opaque", values, {CONTAINER_NOTE: mount.container}))
