@@ -651,3 +651,12 @@ def test_what_an_elastic_job_did_stays_so_when_it_is_to_have_more_nodes(wanted: 
     assert [one.state for one in changes] == [State.PREPARING, State.RUNNING]
     changes = states_over_time(found, read_pods({"items": [tried(0, 0, 1, 3), tried(1, 0, 9, 12)]}))
     assert [one.state for one in changes] == [State.PREPARING, State.RUNNING]
+
+
+def test_the_past_of_a_sweep_of_thousands_of_tasks_takes_no_time() -> None:
+    notes = {"blobsync.dev/tasks": "3000"}
+    (found,) = read_jobs({"items": [job(notes=notes, completions=3000)]})
+    # Compared with each other at each moment, they would take hours.
+    pods = read_pods({"items": [tried(index, 0, index + 1, index + 2, index + 9, 0) for index in range(3000)]})
+    changes = states_over_time(found, pods)
+    assert [one.state for one in changes] == [State.PREPARING, State.RUNNING]

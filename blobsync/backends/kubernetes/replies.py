@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from blobsync.backends.kubernetes.object_names import (
@@ -525,34 +526,44 @@ def _when(body: Mapping[str, Any], *path: str) -> float | None:
 
 
 def states_over_time(job: KubernetesJob, pods: Sequence[Pod]) -> tuple[StateChange, ...]:
-    """The job's past states: when the needed nodes were prepared and ran, and when they were lost and waited again."""
-    times = {time for pod in pods for time in (pod.begun, pod.ran, _lost_at(pod, pods)) if time is not None}
+    """The job's past states: when the needed nodes were prepared and ran, and when they were lost and waited again.
+
+    They are as ``job_state`` defines them, but independent of the nodes requested now.
+    """
+    of_index: dict[int, list[Pod]] = {}
+    for pod in pods:
+        of_index.setdefault(pod.index, []).append(pod)
+    # One node at a time: a sweep has thousands of pods.
+    moments = {
+        (time, pod.index)
+        for each in of_index.values()
+        for pod in each
+        for time in (pod.begun, pod.ran, _lost_at(pod, each))
+        if time is not None
+    }
+    up: dict[int, bool] = {}
     found: list[StateChange] = []
-    for time in sorted(times):
-        before = found[-1].state if found else State.QUEUED
-        state = _state_at(time, job, pods)
-        if state is not before:
+    running = 0
+    for time, same in groupby(sorted(moments), key=lambda moment: moment[0]):
+        for _, index in same:
+            running -= up.pop(index, False)
+            for pod in of_index[index]:
+                lost = _lost_at(pod, of_index[index])
+                if pod.begun is not None and pod.begun <= time and (lost is None or lost > time):
+                    up[index] = pod.ran is not None and pod.ran <= time
+            running += up.get(index, False)
+        state = State.PREPARING if len(up) >= job.least else State.QUEUED
+        state = State.RUNNING if running >= job.least else state
+        if state is not (found[-1].state if found else State.QUEUED):
             tries = [pod.attempt for pod in pods if pod.begun is not None and pod.begun <= time]
             found.append(StateChange(time, state, max(tries, default=0)))
     return tuple(found)
 
 
-def _lost_at(pod: Pod, pods: Sequence[Pod]) -> float | None:
-    """When an evicted or replaced pod ended; None for others."""
-    again = any(other.index == pod.index and other.attempt > pod.attempt for other in pods)
+def _lost_at(pod: Pod, of_index: Sequence[Pod]) -> float | None:
+    """When an evicted or replaced pod ended; None for others. ``of_index`` are all of its index, by attempt."""
+    again = of_index[-1].attempt > pod.attempt
     return pod.finished if again or pod.evicted else None
-
-
-def _state_at(time: float, job: KubernetesJob, pods: Sequence[Pod]) -> State:
-    """The state at a time, as ``job_state`` defines it, but independent of the nodes requested now."""
-    there: dict[int, bool] = {}
-    for pod in pods:
-        lost = _lost_at(pod, pods)
-        if pod.begun is not None and pod.begun <= time and (lost is None or lost > time):
-            there[pod.index] = pod.ran is not None and pod.ran <= time
-    if sum(there.values()) >= job.least:
-        return State.RUNNING
-    return State.PREPARING if len(there) >= job.least else State.QUEUED
 
 
 def read_cluster(
