@@ -653,10 +653,18 @@ def test_what_an_elastic_job_did_stays_so_when_it_is_to_have_more_nodes(wanted: 
     assert [one.state for one in changes] == [State.PREPARING, State.RUNNING]
 
 
-def test_the_past_of_a_sweep_of_thousands_of_tasks_takes_no_time() -> None:
-    notes = {"blobsync.dev/tasks": "3000"}
-    (found,) = read_jobs({"items": [job(notes=notes, completions=3000)]})
-    # Compared with each other at each moment, they would take hours.
+def test_a_sweep_of_thousands_of_tasks_is_read_at_once() -> None:
+    # Pods and indexes that are compared with each other at each moment would take hours.
+    body = job(notes={"blobsync.dev/tasks": "3000"}, completions=3000)
+    body["status"]["completedIndexes"] = ",".join(map(str, range(0, 3000, 2)))
+    (found,) = read_jobs({"items": [body]})
     pods = read_pods({"items": [tried(index, 0, index + 1, index + 2, index + 9, 0) for index in range(3000)]})
-    changes = states_over_time(found, pods)
-    assert [one.state for one in changes] == [State.PREPARING, State.RUNNING]
+    assert [one.state for one in states_over_time(found, pods)] == [State.PREPARING, State.RUNNING]
+    told = [task.state for task in job_info(found, pods, {}, shown).tasks]
+    assert told.count(State.COMPLETED) == 1500
+
+
+def test_indexes_count_once_however_often_a_server_says_them() -> None:
+    body = job(completions=10**12)
+    body["status"]["completedIndexes"] = ",".join(["0-99999"] * 5000)
+    assert info(body, pod(0)).state is State.QUEUED

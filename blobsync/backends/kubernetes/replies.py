@@ -248,9 +248,9 @@ def _task_infos(job: KubernetesJob, pods: Sequence[Pod]) -> Iterator[TaskInfo]:
 
 
 def _task_state(job: KubernetesJob, index: int, pod: Pod | None) -> State:
-    if _holds(job.succeeded, index):
+    if index in job.succeeded:
         return State.COMPLETED
-    if _holds(job.failed, index):
+    if index in job.failed:
         return State.CANCELED if pod and pod.exit_code == ENDED_ALONE_EXIT else State.FAILED
     if job.is_over or (job.canceled and not job.active):
         return State.CANCELED if job.canceled else State.UNKNOWN
@@ -293,22 +293,11 @@ def _nodes(job: KubernetesJob, pods: Sequence[Pod]) -> _Nodes:
     latest = {pod.index: pod for pod in latest_pods(pods) if pod.index < job.nodes}
     # A failed node ends a job of a fixed size; in an elastic job it is retried.
     others = tuple(pod for pod in latest.values() if not pod.is_up or (job.elastic and pod.phase == "Failed"))
-    succeeded, failed = _without(job.succeeded, job.nodes, latest), _without(job.failed, job.nodes, latest)
-    missing = max(0, job.nodes - len(latest) - succeeded - failed)
-    numbers = (
-        index for index in range(job.nodes) if not (index in latest or _holds((*job.succeeded, *job.failed), index))
-    )
-    return _Nodes(len(latest) - len(others) + succeeded, others, missing, next(numbers, 0) if missing else 0)
-
-
-def _without(indexes: Sequence[range], nodes: int, known: Collection[int]) -> int:
-    """The number of indexes without a pod."""
-    within = [range(each.start, min(each.stop, nodes)) for each in indexes]
-    return sum(map(len, within)) - sum(_holds(within, index) for index in known)
-
-
-def _holds(indexes: Sequence[range], index: int) -> bool:
-    return any(index in each for each in indexes)
+    # Pods that are gone.
+    succeeded = sum(index < job.nodes and index not in latest for index in job.succeeded)
+    known = {index for index in (*latest, *job.succeeded, *job.failed) if index < job.nodes}
+    first_missing = next((index for index in range(job.nodes) if index not in known), 0)
+    return _Nodes(len(latest) - len(others) + succeeded, others, job.nodes - len(known), first_missing)
 
 
 def lacks_nodes(job: KubernetesJob, pods: Sequence[Pod]) -> bool:
@@ -407,7 +396,7 @@ def _why_waiting(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, s
     nodes = _nodes(job, pods)
     why = next(_reasons(job, pods, nodes, events, shown), "")
     if job.array:
-        running, done = running_nodes(pods), sum(map(len, job.succeeded))
+        running, done = running_nodes(pods), len(job.succeeded)
         # Tasks wait for others to end: only where none runs is there a reason.
         return why if not running else f"{done:,} of {job.nodes:,} tasks done, {running:,} run"
     if job.nodes == 1 or not (nodes.others or nodes.missing) or (why and nodes.up < job.least):
@@ -443,7 +432,7 @@ def _why_pod_waits(job: KubernetesJob, pod: Pod, events: Mapping[str, str], show
     look = f"see {shown('describe', 'pod', pod.name, '-n', job.namespace or 'default')}"
     message = pod.message or events.get(pod.name, "")
     if pod.is_over:
-        again = "and is not tried again" if _holds(job.failed, pod.index) else "and another one takes its place"
+        again = "and is not tried again" if pod.index in job.failed else "and another one takes its place"
         ended = f"was evicted ({quoted(pod.evicted)})" if pod.evicted else f"ended with exit code {pod.exit_code}"
         return f"its pod {ended}, {again}"
     if pod.unschedulable:
@@ -510,10 +499,13 @@ def _number(body: Mapping[str, Any], *path: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _indexes(text: str) -> tuple[range, ...]:
-    """Parse ``0,2-4``, the status's form of indexes."""
-    found = [match for part in text.split(",") if (match := _INDEXES.fullmatch(part))]
-    return tuple(range(int(match[1]), int(match[2] or match[1]) + 1) for match in found)
+def _indexes(text: str) -> frozenset[int]:
+    """Parse ``0,2-4``, the status's form of indexes, which are in order."""
+    found: list[int] = []
+    for match in filter(None, map(_INDEXES.fullmatch, text.split(","))):
+        if not found or int(match[1]) > found[-1]:
+            found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return frozenset(found)
 
 
 def _digits(value: object) -> int:
