@@ -39,6 +39,7 @@ from blobsync.base.trusted_hosts import is_loopback
 from blobsync.config.model import StorageAccount
 from blobsync.store.protocol import MAX_BLOB_BYTES, BlobInfo, BlobProperties, Checksum
 from blobsync.store.read_only import SourceStore
+from blobsync.store.rest.headers import byte_range
 from blobsync.store.rest.transport import CERTIFICATE_HINT, UNTRUSTED_CERTIFICATE
 from blobsync.store.rest.xml import BadAnswerError, Markers, checked_etag
 from blobsync.store.resumed_reader import Body
@@ -261,7 +262,7 @@ class S3Store(SourceStore):
     ) -> tuple[BlobInfo, Callable[[], BlobProperties], Body]:
         words: dict[str, Any] = {**self._words, "Key": name, "ChecksumMode": "ENABLED"}
         if start or length is not None:
-            words["Range"] = f"bytes={start}-" + ("" if length is None else str(start + length - 1))
+            words["Range"] = byte_range(start, length)
         if etag is not None:
             words["IfMatch"] = f'"{etag}"'
         shown = self._shown(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 from blobsync.base.errors import CredentialError
 from blobsync.base.locations import BlobContainer, BlobLocation
@@ -72,11 +73,7 @@ SasForAccount = Callable[[StorageAccount, str, int], SasToken]
 
 def sas_minter(cluster: Cluster, environ: Mapping[str, str]) -> SasForAccount:
     """A function that makes SAS with the credentials of a cluster's files; see :func:`mint_sas`."""
-
-    def mint(account: StorageAccount, rights: str, seconds: int) -> SasToken:
-        return mint_sas(account, rights, seconds, environ=environ, use_cli_auth=cluster.flag("use_cli_auth"))
-
-    return mint
+    return partial(mint_sas, environ=environ, use_cli_auth=cluster.flag("use_cli_auth"))
 
 
 def mint_sas(

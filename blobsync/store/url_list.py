@@ -31,6 +31,7 @@ from blobsync.config.model import StorageAccount
 from blobsync.config.sources import ListedFile
 from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
 from blobsync.store.read_only import SourceStore
+from blobsync.store.rest.headers import byte_range
 from blobsync.store.rest.proxies import origin_of
 from blobsync.store.rest.transport import (
     CERTIFICATE_HINT,
@@ -135,7 +136,7 @@ class UrlListStore(SourceStore):
             reply = self._ask("HEAD", name, {})
             if reply.status in _NO_HEAD:
                 reply.close()
-                reply = self._ask("GET", name, {"Range": "bytes=0-0"})
+                reply = self._ask("GET", name, {"Range": byte_range(0, 1)})
             try:
                 return self._info(name, reply), _properties(reply)
             finally:
@@ -156,12 +157,8 @@ class UrlListStore(SourceStore):
     def _get(
         self, name: str, start: int, length: int | None, etag: str | None
     ) -> tuple[BlobInfo, Callable[[], BlobProperties], Response]:
-        wanted = (
-            {}
-            if not start and length is None
-            else {"Range": f"bytes={start}-{'' if length is None else start + length - 1}"}
-        )
-        reply = self._ask("GET", name, wanted)
+        is_range = start or length is not None
+        reply = self._ask("GET", name, {"Range": byte_range(start, length)} if is_range else {})
         try:
             info = self._info(name, reply, start)
             if etag is not None and info.etag != etag:

@@ -140,6 +140,11 @@ def add_condition(headers: dict[str, str], condition: Precondition) -> None:
         headers["If-Match"] = f'"{condition.etag}"'
 
 
+def byte_range(start: int, length: int | None) -> str:
+    """The value of a ``Range`` header: ``length`` bytes from ``start`` on, None: to the end."""
+    return f"bytes={start}-{'' if length is None else start + length - 1}"
+
+
 def with_sas(url: str, sas: SasToken | None) -> str:
     """The value of ``x-ms-copy-source``."""
     # A version or a snapshot of a blob has a query already.

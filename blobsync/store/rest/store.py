@@ -38,6 +38,7 @@ from blobsync.store.rest.error_codes import DIRECTORY_THERE, skew_seconds, trans
 from blobsync.store.rest.headers import (
     add_condition,
     add_properties,
+    byte_range,
     copied,
     demand_version,
     properties_of,
@@ -438,7 +439,7 @@ class RestBlobStore:
         https://learn.microsoft.com/rest/api/storageservices/put-block-from-url has the headers of both ways.
         """
         headers = _copy_source(source_url, source_sas, source_etag)
-        headers["x-ms-source-range"] = f"bytes={start}-{start + length - 1}"
+        headers["x-ms-source-range"] = byte_range(start, length)
         if source_md5 is not None:
             headers["x-ms-source-content-md5"] = b64encode(source_md5).decode()
         reply = self._copy(name, {"comp": "block", "blockid": block_id}, headers)
@@ -523,7 +524,7 @@ class RestBlobStore:
     ) -> tuple[BlobInfo, Callable[[], BlobProperties], Response]:
         headers = {}
         if start or length is not None:
-            headers["x-ms-range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
+            headers["x-ms-range"] = byte_range(start, length)
         if etag:
             headers["If-Match"] = f'"{etag}"'
         query = {"versionid": version} if version else _NOTHING
