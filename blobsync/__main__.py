@@ -70,12 +70,13 @@ def end(code: int) -> None:
     """
     import threading
 
-    from blobsync.base.stopping import hear_no_more
+    from blobsync.base.stopping import end_at_signals, hear_no_more
 
     hear_no_more()
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         return
     atexit._run_exitfuncs()
+    end_at_signals()
     try:
         sys.stdout.flush()
         sys.stderr.flush()

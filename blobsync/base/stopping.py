@@ -108,6 +108,13 @@ def hear_no_more() -> None:
     _is_over = True
 
 
+def end_at_signals() -> None:
+    """Let signals end the program as if it had no handlers: what is left to do may wait for a reader for ever."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) in (_interrupt, _hang_up):
+            signal.signal(number, signal.SIG_DFL)
+
+
 # Seconds until the callback has surely ended.
 _SOON = 0.001
 

@@ -146,6 +146,9 @@ class Console:
         self.as_json = as_json
         self.quiet = quiet
         self.timed: PhaseTimes | None = None
+        # Whether a document was begun, and the exit code of an answer that is out as a whole.
+        self._has_document = False
+        self._told: int | None = None
         self._color_out = self._color_err = False
         self._out = out or sys.stdout
         self._err = err or sys.stderr
@@ -166,6 +169,7 @@ class Console:
             _discard(self._out)
         if not self.as_json:
             self._print_failures(result.failures)
+        self._told = None if result.then else int(result.exit_code)
         return int(result.exit_code)
 
     def _answer(self, result: Result) -> None:
@@ -230,9 +234,11 @@ class Console:
             self.say(f"and {rest:,} more; --json lists them all")
 
     def fail(self, error: BlobsyncError) -> int:
-        """Print an error with its hint and return the exit code."""
+        """Print an error with its hint and return the exit code: of an interrupt, that of an answer that is out."""
+        if self._told is not None and error.exit_code == ExitCode.INTERRUPTED:
+            return self._told
         try:
-            if self.as_json:
+            if self.as_json and not self._has_document:
                 self._document(error.exit_code, {}, [_error(error), *_details(error)])
                 return int(error.exit_code)
             self._out.flush()
@@ -278,7 +284,9 @@ class Console:
             "data": data,
             "errors": errors,
         }
-        self._out.write(json.dumps(document, indent=1) + "\n")
+        text = json.dumps(document, indent=1) + "\n"
+        self._has_document = True
+        self._out.write(text)
         self._out.flush()
 
 

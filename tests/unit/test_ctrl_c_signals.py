@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.waiting import wait_until
+
 _PROGRAM = """
 import os, signal, sys, time
 from blobsync.base.stopping import stop_on_other_signals
@@ -72,3 +74,34 @@ def test_signals_after_the_result_and_while_it_is_told_cut_off_nothing(telling: 
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.returncode) == ("stored\n", code)
     assert "Traceback" not in done.stderr
+
+
+_UNREAD = """
+import atexit, contextlib, os, sys
+from blobsync.__main__ import end
+from blobsync.base.stopping import stop_on_other_signals
+stop_on_other_signals()
+os.set_blocking(1, False)
+with contextlib.suppress(BlockingIOError):
+    while True:
+        os.write(1, bytes(4096))
+os.set_blocking(1, True)
+sys.stdout.write("what nobody reads")
+atexit.register(os.write, 2, b"the end begins")
+end(3)
+"""
+
+
+def test_a_program_whose_last_words_nobody_reads_can_be_ended() -> None:
+    # With -E no variable takes away the buffer that is to be written at the end.
+    words = [sys.executable, "-E", "-c", _UNREAD]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:
+
+        def has_ended() -> bool:
+            waiting.terminate()
+            return waiting.poll() is not None
+
+        assert waiting.stderr is not None
+        assert waiting.stderr.read(3)
+        assert wait_until(has_ended, seconds=60)
+        assert waiting.returncode == -signal.SIGTERM

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import pytest
 
-from blobsync.base.errors import FailureCode, FileFailure, UsageError
+from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, UsageError
 from blobsync.base.events import Expected, FilesDone, Phase
-from blobsync.cli.output import Console, Result, painted, wants_color
+from blobsync.cli.output import CommandInterruptedError, Console, Result, painted, wants_color
 from blobsync.cli.progress import LineListener, bar_text
 from blobsync.cli.tables import table
 from blobsync.cli.text_width import cells, wrapped
@@ -310,3 +310,16 @@ def test_a_hint_that_several_failures_in_a_row_have_is_reported_once_and_a_sente
         "  hint: run it again",
         "blobsync: the host does not answer",
     ]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_interrupt_after_the_answer_changes_nothing_of_it(as_json: bool) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    console = Console(["verify"], as_json=as_json, out=out, err=err)
+    assert console.show(Result({"files": 3}, ["3 files"], exit_code=3)) == 3
+    told = out.getvalue()
+    assert console.fail(CommandInterruptedError("interrupted")) == 3
+    assert (out.getvalue(), err.getvalue()) == (told, "")
+    # Anything else is said, but not in a second document.
+    assert console.fail(BlobsyncError("the disk is gone")) == 1
+    assert (out.getvalue(), err.getvalue()) == (told, "blobsync: the disk is gone\n")
