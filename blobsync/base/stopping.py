@@ -20,6 +20,8 @@ _pressed = 0
 # Whether Python dropped a KeyboardInterrupt that has not been raised again yet.
 _is_owed = False
 _is_over = False
+# How many signals came since they are held; None: they are not.
+_held: int | None = None
 
 
 def hold_ctrl_c() -> None:
@@ -94,8 +96,13 @@ def _hold(signum: int, frame: object) -> None:
 
 
 def _interrupt(signum: int, frame: object) -> None:
-    global _pressed, _is_owed
+    global _pressed, _is_owed, _held
     if _is_over:
+        return
+    if _held is not None:
+        _held += 1
+        if _held > 1:
+            os._exit(128 + signum)
         return
     _pressed += 1
     _is_owed = False
@@ -106,6 +113,17 @@ def hear_no_more() -> None:
     """Let signals change nothing from now on: the result is out, and they would only cut off what is to be stored."""
     global _is_over
     _is_over = True
+
+
+@contextmanager
+def finishing() -> Iterator[None]:
+    """Let the block go on when a signal comes, which then has no effect; a second one ends the program at once."""
+    global _held
+    _held = 0
+    try:
+        yield
+    finally:
+        _held = None
 
 
 def end_at_signals() -> None:

@@ -27,6 +27,7 @@ from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, printable
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.redaction import redact, redact_answer, redact_tree
+from blobsync.base.stopping import finishing
 from blobsync.cli.text_width import columns_of, wrapped
 
 if TYPE_CHECKING:
@@ -286,8 +287,11 @@ class Console:
         }
         text = json.dumps(document, indent=1) + "\n"
         self._has_document = True
-        self._out.write(text)
-        self._out.flush()
+        # A half of it would be none, and says nothing of what was done.
+        with finishing():
+            self._out.write(text)
+            self._out.flush()
+            self._told = int(exit_code)
 
 
 def _error(error: FileFailure | BlobsyncError) -> dict[str, str | None]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import io
+import json
 import os
 import re
+import signal
 import struct
 import termios
 from collections.abc import Mapping
@@ -15,6 +17,7 @@ import pytest
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, UsageError
 from blobsync.base.events import Expected, FilesDone, Phase
+from blobsync.base.stopping import stop_on_other_signals
 from blobsync.cli.output import CommandInterruptedError, Console, Result, painted, wants_color
 from blobsync.cli.progress import LineListener, bar_text
 from blobsync.cli.tables import table
@@ -323,3 +326,25 @@ def test_an_interrupt_after_the_answer_changes_nothing_of_it(as_json: bool) -> N
     # Anything else is said, but not in a second document.
     assert console.fail(BlobsyncError("the disk is gone")) == 1
     assert (out.getvalue(), err.getvalue()) == (told, "blobsync: the disk is gone\n")
+
+
+class _Signalling(io.StringIO):
+    """Someone stops the command as soon as it writes."""
+
+    def write(self, text: str) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return super().write(text)
+
+
+def test_a_document_that_was_begun_is_completed_when_a_signal_comes() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
+    stop_on_other_signals()
+    try:
+        out = _Signalling()
+        assert Console(["ls"], as_json=True, out=out).show(Result({"count": 3})) == 0
+        assert json.loads(out.getvalue())["data"] == {"count": 3}
+        with pytest.raises(KeyboardInterrupt):
+            Console(["ls"], out=out).show(Result({}, ["a"]))
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGHUP), before, strict=True):
+            signal.signal(number, handler)
