@@ -132,24 +132,20 @@ def new_project(
     Raises ``UsageError`` for a name that no cluster can have, ``LocalFileError``, and ``ForeignProjectError`` if
     ``aux_data/`` belongs to another user.
     """
-    if (root / PROJECT_MARK).is_dir():
-        demand_own(root, environment(environ))
+    examples = example_files(emulator, _blob_folder(root), cluster)
+    for name, *_ in examples:
+        _refuse_link(root, name)
+    secret = _secret_lines(root, cluster)
+    ignores = ignore_data(root, ("data", "output"), environment(environ), secret)
     written: list[str] = []
     kept: list[str] = []
-    try:
-        examples = example_files(emulator, _blob_folder(root), cluster)
-        ignore = _secret_lines(root, cluster) + _RECORDS + _DATA + "/data/\n/output/\n/assets/\n"
-        for name in (*(name for name, *_ in examples), ".gitignore"):
-            _refuse_link(root, name)
-        for name, text, mode in examples:
-            if (root / name).exists():
-                kept.append(name)
-            else:
-                _write_new(root, name, text, mode)
-                written.append(name)
-        (written if _add_ignore_lines(root / ".gitignore", ignore) else kept).append(".gitignore")
-    except OSError as error:
-        raise LocalFileError(f"cannot write {error.filename}: {error.strerror}") from error
+    for name, text, mode in examples:
+        if os.path.lexists(root / name):
+            kept.append(name)
+        else:
+            _write_new(root, name, text, mode)
+            written.append(name)
+    (written if ignores else kept).append(".gitignore")
     return NewFiles(tuple(written), tuple(kept))
 
 
@@ -167,8 +163,8 @@ def _secret_lines(root: Path, cluster: str) -> str:
 def leaves_out_accounts(root: Path) -> bool:
     """Whether the project's ``.gitignore`` has the line for all account files."""
     try:
-        return _ACCOUNTS in (root / ".gitignore").read_text(encoding="utf-8").splitlines()
-    except (FileNotFoundError, UnicodeDecodeError):
+        return _ACCOUNTS in (root / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
         return False
 
 
@@ -180,8 +176,8 @@ def demand_new(root: Path, names: Iterable[str], hint: str) -> None:
             raise UsageError(f"{name} exists already", hint=hint)
 
 
-def ignore_data(root: Path, folders: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Add the data and blobsync's records to the project's ``.gitignore``; True if that changed.
+def ignore_data(root: Path, folders: Sequence[str], environ: Mapping[str, str], secret: str = "") -> bool:
+    """Add the data, blobsync's records and the lines ``secret`` to the project's ``.gitignore``; True if that changed.
 
     Raises ``LocalFileError``, and ``ForeignProjectError`` if ``aux_data/`` belongs to another user.
     """
@@ -190,7 +186,7 @@ def ignore_data(root: Path, folders: Sequence[str], environ: Mapping[str, str]) 
     _refuse_link(root, ".gitignore")
     names = "".join(f"/{name}/\n" for name in (*folders, "assets"))
     try:
-        return _add_ignore_lines(root / ".gitignore", _RECORDS + _DATA + names)
+        return _add_ignore_lines(root / ".gitignore", secret + _RECORDS + _DATA + names)
     except OSError as error:
         raise LocalFileError(f"cannot write {error.filename}: {error.strerror}") from error
 
@@ -284,14 +280,14 @@ def follow_emulator(root: Path, emulator: EmulatorAccount, names: Iterable[str])
 
 def _add_ignore_lines(path: Path, wanted_lines: str) -> bool:
     """Append the missing lines; True if the file changed."""
-    old = path.read_text(encoding="utf-8") if path.exists() else ""
+    old = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
     present = set(old.splitlines())
     wanted = [line for line in wanted_lines.splitlines() if not line.startswith("#")]
     if present.issuperset(wanted):
         return False
     lines = [line for line in wanted_lines.splitlines() if line not in present]
     gap = "" if not old or old.endswith("\n") else "\n"
-    path.write_text(old + gap + "\n".join(lines) + "\n", encoding="utf-8")
+    path.write_text(old + gap + "\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
     return True
 
 

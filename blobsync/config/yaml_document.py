@@ -104,7 +104,9 @@ def parse_document(text: str, file: str) -> Document:
     except RecursionError:
         raise ConfigError("is nested too deeply", file=file) from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        # A key without a ':' is noticed on the next line.
+        is_key = error.context == "while scanning a simple key"
+        mark = error.context_mark if is_key else error.problem_mark
         line = mark.line + 1 if mark else None
         raise ConfigError(f"is not valid YAML: {_words(error)}", file=file, line=line) from None
     except yaml.YAMLError as error:
@@ -200,7 +202,7 @@ def _words(error: yaml.MarkedYAMLError) -> str:
         return "a ':' is missing after a key"
     if "expected <block end>" in problem:
         return "wrong indentation"
-    return problem
+    return f"{error.context}, {problem}" if problem.startswith("but ") else problem
 
 
 def _walk(

@@ -272,15 +272,16 @@ def test_new_files_ask_for_what_only_the_user_knows(tmp_path: Path) -> None:
 def test_new_never_changes_a_file_that_is_there(tmp_path: Path) -> None:
     project = ProjectFiles(tmp_path)
     project.cluster(DATA)
-    project.write(".gitignore", "*.pyc\n/data/")
+    # In whatever encoding.
+    (tmp_path / ".gitignore").write_bytes(b"caf\xe9\n/data/")
     made = new_project(tmp_path)
     assert made.written == ("aux_data/configs/storage.yaml", ".gitignore")
     assert made.kept == ("aux_data/aml/aml.yaml",)
     assert (tmp_path / "aux_data/aml/aml.yaml").read_text() == DATA
-    lines = (tmp_path / ".gitignore").read_text().splitlines()
-    assert lines[:2] == ["*.pyc", "/data/"]
-    assert lines.count("/data/") == 1
-    assert "aux_data/configs/" in lines
+    lines = (tmp_path / ".gitignore").read_bytes().splitlines()
+    assert lines[:2] == [b"caf\xe9", b"/data/"]
+    assert lines.count(b"/data/") == 1
+    assert b"aux_data/configs/" in lines
     assert ".gitignore" in new_project(tmp_path).kept
 
 

@@ -62,7 +62,11 @@ def test_anchors_and_merge_keys_work() -> None:
             "a: b: c\n",
             "f.yaml:1: is not valid YAML: a second ':' on the line (put the value in quotes), or wrong indentation",
         ),
-        ("a: 1\nb\nc: 2\n", "f.yaml:3: is not valid YAML: a ':' is missing after a key"),
+        ("a: 1\nb\nc: 2\n", "f.yaml:2: is not valid YAML: a ':' is missing after a key"),
+        (
+            "a: 1\n---\nb: 2\n",
+            "f.yaml:2: is not valid YAML: expected a single document in the stream, but found another document",
+        ),
         ("a: [1, 2\n", "f.yaml:2: is not valid YAML: expected ',' or ']', but got '<stream end>'"),
         ("- a\n- b\n", "f.yaml:1: is not a mapping of keys to values"),
         ("just text\n", "f.yaml:1: is not a mapping of keys to values"),
