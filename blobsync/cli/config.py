@@ -254,7 +254,7 @@ def emulator_start(
     session: Session,
     port: Annotated[
         int | None,
-        option(metavar="N", help="The port on 127.0.0.1; 0: a free one. Default: as last time."),
+        option(metavar="N", min=0, max=65535, help="The port on 127.0.0.1; 0: a free one. Default: as last time."),
     ] = None,
     in_memory: Annotated[bool, option("--in-memory", help="Keep all data in memory; stopping deletes it.")] = False,
 ) -> Result:

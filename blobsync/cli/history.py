@@ -118,7 +118,7 @@ def _table(
     rows += [(job.submitted, _job_row(job)) for job in jobs]
     rows.sort(key=lambda row: row[0], reverse=True)
     if not rows:
-        return iter(["nothing was transferred or submitted yet"])
+        return iter(["found no transfers and no jobs"])
     head = ("TIME", "ID", "WHAT", "FILES", "SIZE", "TOOK", "RESULT", "PATHS, OR COMMAND")
     return table([head, *(row for _, row in rows[:limit])])
 
