@@ -129,18 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         enable_ctrl_c()
         return _run(words, console)
-    except KeyboardInterrupt:
-        return console.fail(CommandInterruptedError("interrupted"))
-    except BlobsyncError as error:
-        return console.fail(error)
-    except OSError as error:
-        return console.fail(LocalFileError(f"{error.filename or 'the output'}: {error.strerror or error}"))
-    except ModuleNotFoundError as error:
-        return console.fail(_missing(error) or _fault(error, words))
-    except Exception as error:  # noqa: BLE001 - the last place that can turn a bug into an error message
-        if is_interrupt(error):
-            return console.fail(CommandInterruptedError("interrupted"))
-        return console.fail(_fault(error, words))
+    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - the last place that can turn a bug into a message
+        return console.fail(_said_of(error, words))
 
 
 def _run(words: Sequence[str], console: Console) -> int:
@@ -210,17 +200,19 @@ def _report_crashed_thread(args: threading.ExceptHookArgs) -> None:
         sys.stderr.write(redact("".join(format_exception(args.exc_type, args.exc_value, args.exc_traceback))))
 
 
-def _missing(error: ModuleNotFoundError) -> BlobsyncError | None:
-    """The error for an Azure package that is not installed; None for any other module."""
-    if (error.name or "").partition(".")[0] != "azure":
-        return None
-    return UsageError(
-        f"this needs {error.name}, which is not installed",
-        hint="blobsync.pyz logs in with a SAS or an account key (blobsync login); an installation by pip has all of it",
-    )
-
-
-def _fault(error: Exception, words: Sequence[str]) -> BlobsyncError:
+def _said_of(error: BaseException, words: Sequence[str]) -> BlobsyncError:
+    """What users are told of an exception that ended the command."""
+    if isinstance(error, BlobsyncError):
+        return error
+    if is_interrupt(error):
+        return CommandInterruptedError("interrupted")
+    if isinstance(error, OSError):
+        return LocalFileError(f"{error.filename or 'the output'}: {error.strerror or error}")
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "azure":
+        return UsageError(
+            f"this needs {error.name}, which is not installed",
+            hint="blobsync.pyz logs in with a SAS or an account key (blobsync login); an installation by pip has it",
+        )
     if any(word.startswith("-vv") for word in words):
         from traceback import format_exc
 

@@ -19,7 +19,7 @@ from blobsync.base.daily_warnings import DailyWarning
 from blobsync.base.errors import ConfigError
 from blobsync.base.formatting import count_text
 from blobsync.config.known_keys import FOLDER_SUFFIX
-from blobsync.config.model import AML_PLATFORMS, FolderEntry, JobRefusal
+from blobsync.config.model import AML_PLATFORMS, FolderEntry, JobRefusal, value_at
 from blobsync.config.yaml_document import Document, KeyPath
 
 NESTED_HINT = "give the outer one mode ro_mount or download, or remove one of the two from this cluster file"
@@ -196,7 +196,7 @@ def _instance(values: Mapping[str, Any], platform: str) -> tuple[str, int | None
     key = "singularity_instance_type" if platform == "singularity" else "instance_type"
     given = [values.get(key) or values.get("instance_type")]
     if platform == "itp" and values.get("aks_compute_global_dispatch"):
-        given += _at(values, "aks_compute_global_dispatch_arg.vm_size") or ()
+        given += value_at(values, ("aks_compute_global_dispatch_arg", "vm_size")) or ()
     names = [name.strip() for text in given if isinstance(text, str) for name in text.split(",")]
     counts = {int(match[1]) if (match := _INSTANCE_GPUS.search(name)) else None for name in names}
     # Several types with different numbers say nothing of a node.
@@ -288,7 +288,7 @@ def _refused(values: Mapping[str, Any], platform: str, folders: Sequence[FolderE
 def _outranked(name: str, value: Any, values: Mapping[str, Any], platform: str) -> str:
     """Why another key overrides this one; empty if it takes effect."""
     for winner, where in OUTRANKED.get(name, ()):
-        other = _at(values, winner)
+        other = value_at(values, winner.split("."))
         if platform in where and other not in (None, "") and other != value and not _is_told(name, values):
             return f"conflicts with {winner}, which {platform} uses: keep only one of them"
     return ""
@@ -308,7 +308,8 @@ def _of_values(values: Mapping[str, Any], platform: str) -> Iterator[_Finding]:
         yield (f"{dispatch}_arg",), f"counts only with {dispatch}: true"
     if platform == "singularity" and not str(values.get("identity", "/subscriptions/")).startswith("/subscriptions/"):
         yield ("identity",), "Singularity takes the ARM id of a managed identity, and no other"
-    if platform == "kubernetes" and values.get("use_custom_docker") is False and not _at(values, "kubernetes.image"):
+    has_image = value_at(values, ("kubernetes", "image"))
+    if platform == "kubernetes" and values.get("use_custom_docker") is False and not has_image:
         yield ("use_custom_docker",), "jobs on kubernetes always run in docker.image, which false rules out"
     if platform == "local" and values.get("nodes", 1) > 1 and not values.get("max_nodes"):
         yield ("nodes",), "this machine is one node"
@@ -320,7 +321,7 @@ def _of_folder(values: Mapping[str, Any], platform: str, entry: FolderEntry) -> 
     """What a folder's mode does not support. With ``include`` a mount would be a copy, and what is written there
     lost."""
     mode, at = folder_mode(platform, entry), ("config_param", entry.key)
-    written = _at(values, "config_param", entry.key)
+    written = value_at(values, at)
     own = written if isinstance(written, Mapping) else {}
     if mode == "link" and platform not in LINKING:
         yield (*at, "mode"), f"mode link needs a file system that this machine and the nodes of {platform} share"
@@ -363,7 +364,7 @@ def _notes(values: Mapping[str, Any], platform: str, folders: Sequence[FolderEnt
         yield ("gpu_per_node",), f"has no effect: {instance} has {count_text(count, 'GPU')}"
     modes = {entry.prefix: folder_mode(platform, entry) for entry in folders}
     for entry in folders if platform in AML_PLATFORMS else ():
-        if modes[entry.prefix] == "upload" and _at(values, "config_param", entry.key, "datastore_name"):
+        if modes[entry.prefix] == "upload" and value_at(values, ("config_param", entry.key, "datastore_name")):
             yield ("config_param", entry.key, "datastore_name"), "has no effect: nodes upload this folder themselves"
     for inner, outer in enclosing(modes).items() if platform in AML_PLATFORMS else ():
         at = ("config_param", f"{inner}{FOLDER_SUFFIX}")
@@ -372,16 +373,8 @@ def _notes(values: Mapping[str, Any], platform: str, folders: Sequence[FolderEnt
 
 def _is_told(name: str, values: Mapping[str, Any]) -> bool:
     """ACT's own meaning of ``use_custom_docker: false``: the image is not used."""
-    environment = _at(values, "docker.environment")
+    environment = value_at(values, ("docker", "environment"))
     return name in ("docker.image", "docker.tag") and values.get("use_custom_docker") is False and bool(environment)
-
-
-def _at(values: Mapping[str, Any], *keys: str) -> Any:
-    """The value of a dotted key, or of a path; None if there is none."""
-    here: Any = values
-    for part in keys[0].split(".") if len(keys) == 1 else keys:
-        here = here.get(part) if isinstance(here, Mapping) else None
-    return here
 
 
 def _given(values: Mapping[str, Any], around: KeyPath) -> Iterator[tuple[KeyPath, Any]]:

@@ -6,7 +6,7 @@ free-form settings of a cluster are not in its ``repr``, so printing a value sho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,13 @@ AML_PLATFORMS = ("aml", "itp", "singularity")
 # https://learn.microsoft.com/azure/storage/common/storage-connect-azurite
 EMULATOR_ACCOUNT = "devstoreaccount1"
 PUBLIC_MANAGEMENT_ENDPOINT = "https://management.azure.com"
+
+
+def value_at(values: object, path: Iterable[str]) -> Any:
+    """The value at a path of keys, None if there is none."""
+    for key in path:
+        values = values.get(key) if isinstance(values, Mapping) else None
+    return values
 
 
 def default_blob_endpoint(account_name: str) -> str:
@@ -291,12 +298,8 @@ class Cluster:
 
     def value(self, path: str) -> object:
         """The value at a dotted path, None if there is none."""
-        here: object = self.values
-        for part in path.split("."):
-            if not isinstance(here, Mapping):
-                return None
-            here = here.get(part)
-        return here
+        found: object = value_at(self.values, path.split("."))
+        return found
 
     def text(self, path: str, default: str | None = None) -> str | None:
         """A string; numbers count as strings too, as users write ``version: 3``."""

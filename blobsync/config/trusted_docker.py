@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,11 +21,7 @@ from blobsync.config.trust_store import TrustStore
 Words = tuple[str, ...]
 
 
-def _words(texts: Iterable[str]) -> Words:
-    return tuple(texts)
-
-
-TRUSTED_DOCKER = TrustStore("docker", _words, "blobsync config trust-docker")
+TRUSTED_DOCKER = TrustStore[Words]("docker", tuple, "blobsync config trust-docker")
 
 # https://docs.docker.com/reference/cli/docker/container/run/: what gives a container no more than devices for
 # computing, memory and limits. With a value, or without one.

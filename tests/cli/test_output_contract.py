@@ -53,6 +53,8 @@ def test_ls_without_path_lists_the_folder_entries(cli: Cli) -> None:
         (("ls", "--nonsense"), "usage", 2),
         ((), "usage", 2),
         (("-n", "many", "ls"), "usage", 2),
+        (("-n", "-1", "ls"), "usage", 2),
+        (("emulator", "start", "--port", "70000"), "usage", 2),
         (("u", "data", "--max-delete", "lots"), "usage", 2),
         (("u", "data", "--cap-mbps", "0"), "usage", 2),
         (("plan", "sideways", "data"), "usage", 2),

@@ -34,6 +34,7 @@ from blobsync.backends.protocol import ClusterSummary, Holder
 from blobsync.base.errors import UsageError
 from blobsync.base.exit_codes import ENDED_ALONE_EXIT, SETUP_FAILED_EXIT
 from blobsync.base.formatting import count_text, quoted, utc_seconds
+from blobsync.config.model import value_at
 from blobsync.jobspec.log_frames import unframed
 from blobsync.jobspec.spec import RUN_ID, RunInfo, State, StateChange, TaskInfo
 from blobsync.jobspec.sweep import MOST_TASKS, read_array
@@ -483,10 +484,8 @@ def _list(body: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
 
 
 def _map(body: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    here: Any = body
-    for part in path:
-        here = here.get(part) if isinstance(here, Mapping) else None
-    return here if isinstance(here, Mapping) else {}
+    found = value_at(body, path)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _text(body: Mapping[str, Any], *path: str) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
 from blobsync.config.known_keys import FOLDER_SUFFIX, Kind
 from blobsync.config.loader import SHOWN, ClusterFile, apply_overrides, find_cluster_file, load_cluster, parse_overrides
-from blobsync.config.model import Cluster
+from blobsync.config.model import Cluster, value_at
 from blobsync.config.trusted_code import demand_digest
 from blobsync.config.yaml_document import Document
 from blobsync.jobs.form.fields import (
@@ -486,9 +486,7 @@ def _variables(spec: JobSpec, known: Cluster) -> str:
 def _take(param: dict[str, Any], each: FormField, known: Cluster) -> str:
     """The text of a field; its key is then no longer one of the others."""
     *around, last = key_on(each, known).split(".")
-    here: Any = param
-    for part in around:
-        here = here.get(part) if isinstance(here, Mapping) else None
+    here = value_at(param, around)
     value = here.get(last) if isinstance(here, dict) else None
     if isinstance(value, list) and all(isinstance(line, str) and "\n" not in line for line in value):
         value = "\n".join(value)

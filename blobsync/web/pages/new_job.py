@@ -20,7 +20,7 @@ from blobsync.base.formatting import count_text
 from blobsync.base.redaction import redact_answer
 from blobsync.code.project_code import Code
 from blobsync.config.loader import cluster_names, load_cluster
-from blobsync.config.model import Cluster
+from blobsync.config.model import Cluster, value_at
 from blobsync.config.trusted_code import demand_digest, trust_code
 from blobsync.jobs.form.fields import (
     FOLDER_FIELD_BY_KEY,
@@ -193,10 +193,8 @@ def _folder_hints(known: Cluster | None) -> dict[str, str]:
     """What the cluster file says of its folder entries."""
     found: dict[str, str] = {}
     for entry in known.folders if known else ():
-        entries = known.values.get("config_param") if known else None
-        written = entries.get(entry.key) if isinstance(entries, Mapping) else None
         for key, field in FOLDER_FIELD_BY_KEY.items():
-            value = written.get(key) if isinstance(written, Mapping) else None
+            value = value_at(known.values if known else None, ("config_param", entry.key, key))
             found[folder_field(field, entry.prefix)] = _shown(value, "; ")
     return found
 
