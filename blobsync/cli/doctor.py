@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.events import Phase
 from blobsync.base.exit_codes import ExitCode
 from blobsync.cli.output import Result, fields_of
 from blobsync.cli.session import NO_CLUSTER, Commands, Session, option
@@ -35,6 +36,7 @@ def doctor(session: Session) -> Result:
       blobsync doctor
       blobsync doctor -c eu
     """
+    session.listener.emit(Phase("trying"))
     found = list(_findings(session))
     data = {
         "findings": [
