@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +21,7 @@ from blobsync.config.loader import (
     read_workspace,
     shown_path,
 )
+from blobsync.config.mapping import is_below
 from blobsync.config.model import AML_PLATFORMS, Cluster, JobRefusal, StorageAccount
 from blobsync.config.project_root import CLUSTER_FOLDER, CLUSTER_VARIABLE
 from blobsync.config.trusted_links import TRUSTED_LINKS
@@ -104,13 +107,24 @@ def _check_cluster(
         loaded = ClusterFile(root, path, choice.overrides if choice else {}, environ)
     except ConfigError as error:
         return CheckedFile(shown_path(root, path), (error,))
-    warnings = (*loaded.warnings, *loaded.job_notes)
+    warnings = (*loaded.warnings, *loaded.job_notes, *_shared_blobs(loaded.partial))
     problems, refused = (*loaded.problems, *further(loaded.partial)), loaded.partial.job_refusals
     cluster = None if problems else loaded.cluster
     # Problems with these keys would be reported as if the default were set.
     unclear = any(problem.key in ("platform", "aml_config") for problem in problems)
     partial = None if unclear else loaded.partial
     return CheckedFile(shown_path(root, path), problems, warnings, cluster, job_refusals=refused, partial=partial)
+
+
+def _shared_blobs(cluster: Cluster) -> Iterator[str]:
+    """Entries whose blobs another entry has under another path, where a mirror finds no file for them."""
+    blobs = [entry for entry in cluster.folders if entry.storage_type == "blob" and not entry.account.is_source]
+    for outer, inner in permutations(blobs, 2):
+        is_inside = inner.account.container == outer.account.container and is_below(inner.path, outer.path or ".")
+        here = posixpath.join(outer.prefix, inner.path[len(outer.path) :].strip("/")).rstrip("/")
+        if is_inside and inner.prefix != here:
+            said = f"its blobs are also those of {outer.key}: u {outer.prefix} --mirror deletes them"
+            yield str(cluster.error(("config_param", inner.key), said))
 
 
 def _check_accounts(root: Path, environ: Mapping[str, str]) -> Iterator[CheckedFile]:

@@ -269,6 +269,27 @@ def test_new_files_ask_for_what_only_the_user_knows(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("outer", "key", "inner", "warned"),
+    [
+        ("p", "output", "p", ["data", "output"]),
+        ("p", "output", "p/out", ["output"]),
+        ("''", "output", "p", ["output"]),
+        ("p", "data/output", "p/output", []),
+        ("p", "output", "p2", []),
+    ],
+)
+def test_blobs_that_two_entries_have_under_different_paths_are_named(
+    tmp_path: Path, outer: str, key: str, inner: str, warned: list[str]
+) -> None:
+    """A mirror of one would delete those of the other."""
+    entries = f"  data_folder: {outer}\n  {key}_folder: {inner}\n"
+    ProjectFiles(tmp_path).cluster(f"azure_blob_config_file: aux_data/configs/acct.yaml\nconfig_param:\n{entries}")
+    said = [text for each in check_project(tmp_path, environ=NO_ENVIRON) for text in each.warnings]
+    named = [text.partition("config_param.")[2].partition("_folder")[0] for text in said if "--mirror" in text]
+    assert named == warned
+
+
 def test_new_never_changes_a_file_that_is_there(tmp_path: Path) -> None:
     project = ProjectFiles(tmp_path)
     project.cluster(DATA)
