@@ -101,7 +101,7 @@ def find_blob(connections: Connections, place: Resolution) -> Deletion:
     if place.folder_only:
         raise UsageError(f"{place.given} ends with a slash, so it is not a blob", hint=f"--blob {place.path}")
     end = connections.open(place.remote)
-    blob = end.store.head(end.name) if end.name else None
+    blob = _named(end)
     if blob is None:
         raise NothingMatchedError(
             f"{place.path}: no blob has exactly that name: {place.remote}",
@@ -118,7 +118,7 @@ def find_deletions(connections: Connections, place: Resolution, inner: Sequence[
     Raises ``NothingMatchedError``, and ``ShapeConflictError`` if there is both a blob and a folder of this name.
     """
     end = connections.open(place.remote)
-    blob = None if place.folder_only or not end.name else end.store.head(end.name)
+    blob = None if place.folder_only else _named(end)
     prefix = f"{end.name}/" if end.name else ""
     hidden = (OWN_BLOBS, *(f"{prefix}{other.path[len(place.path) + 1 :]}/" for other in inner))
     found = [item for item in end.store.list_blobs(prefix) if not item.name.startswith(hidden)]
@@ -137,6 +137,11 @@ def find_deletions(connections: Connections, place: Resolution, inner: Sequence[
         blobs = tuple(item for item in found if not item.is_folder_stub)
         yield Deletion(place, blobs, directories=tuple(item.name for item in found if item.is_folder_stub))
     yield from others
+
+
+def _named(end: OpenBlob) -> BlobInfo | None:
+    """The blob of exactly this name; None for blobsync's own, as of those below a folder."""
+    return end.store.head(end.name) if end.name and not end.name.startswith(OWN_BLOBS) else None
 
 
 def pattern_of(connections: Connections, place: Resolution) -> PathPattern | None:

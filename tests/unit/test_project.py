@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -18,6 +18,7 @@ from blobsync.base.errors import (
     FailureCode,
     FileFailure,
     IncompleteTransferError,
+    NothingMatchedError,
     PlanFileError,
     UsageError,
 )
@@ -395,6 +396,19 @@ def test_notes_of_a_project_without_a_listener_go_to_the_log(caplog: pytest.LogC
 
 
 # -- how values show themselves -------------------------------------------------------------------------------
+
+
+def test_what_a_container_keeps_for_blobsync_is_not_removed_by_its_name_either(opened: Opened) -> None:
+    (entry,) = opened.project.folders
+    own = ".blobsync/checkpoints/run/job/checkpoint-1.json"
+    opened.store.add(own, b"{}")
+    opened.store.add("a", b"a")
+    top = replace(opened.project.cluster, folders=(replace(entry, path=""),))
+    with opened.project.with_cluster(top) as project:
+        for blob_only in (False, True):
+            with pytest.raises(NothingMatchedError):
+                project.find_removal(f"data/{own}", blob_only=blob_only)
+        assert [each.name for found in project.find_removal("data") for each in found.blobs] == ["a"]
 
 
 def test_values_show_themselves_in_a_few_words(opened: Opened) -> None:
