@@ -11,8 +11,6 @@ compare them. Each has one sentence, the exit code of the command, and the retry
 ``docs/failure-codes.md`` is generated from this table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -53,7 +51,7 @@ class FailureCode(str, Enum):
     # The defaults are there for ``FailureCode("usage")`` as well, which looks one up by its value.
     def __new__(
         cls, value: str, sentence: str = "", exit_code: ExitCode = ExitCode.FAILED, retry: Retry = Retry.NONE
-    ) -> FailureCode:
+    ) -> "FailureCode":
         code = str.__new__(cls, value)
         code._value_ = value
         code.sentence, code.exit_code, code.retry = sentence, exit_code, retry

@@ -8,8 +8,6 @@ takes half the time of frozen dataclasses.
 Python's ``logging`` takes a thirtieth of a short command to import, so that notes and debug messages load it late.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
@@ -123,7 +121,7 @@ class FilesDone(NamedTuple):
     """These files, as a user would type them, are finished; with a ``failure`` they have failed."""
 
     paths: Sequence[str]
-    failure: FileFailure | None = None
+    failure: "FileFailure | None" = None
 
 
 class Note(NamedTuple):
@@ -212,7 +210,7 @@ def notes_to(listener: Listener) -> Callable[[str], None]:
     return lambda text: listener.emit(Note(text))
 
 
-def debug_logger(name: str) -> Logger | None:
+def debug_logger(name: str) -> "Logger | None":
     """The logger ``name`` if its debug messages go anywhere. While nobody has imported ``logging``, none do."""
     if "logging" not in sys.modules:
         return None

@@ -3,8 +3,6 @@
 The command line with its help and completion, the form for jobs and the reference are made from these declarations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints

@@ -1,7 +1,5 @@
 """Parses JSON from a file or another program: returns plain values or raises ``ValueError``."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -7,8 +7,6 @@ memory, however few sockets there are, and each new connection is looked up. So 
 that matter (https://man7.org/linux/man-pages/man7/sock_diag.7.html), and the files are read where it does not answer.
 """
 
-from __future__ import annotations
-
 import enum
 import errno
 import os
@@ -41,12 +39,12 @@ class Endpoint(NamedTuple):
     port: int
 
     @classmethod
-    def of(cls, address: str, port: int) -> Endpoint:
+    def of(cls, address: str, port: int) -> "Endpoint":
         """Parse an address and a port. Raises ``ValueError``."""
         return cls.at(ip_address(address.partition("%")[0]), port)
 
     @classmethod
-    def at(cls, address: IPv4Address | IPv6Address, port: int) -> Endpoint:
+    def at(cls, address: IPv4Address | IPv6Address, port: int) -> "Endpoint":
         """The same of a parsed address."""
         return cls(getattr(address, "ipv4_mapped", None) or address, port)
 
@@ -91,7 +89,7 @@ _PATIENCE, _MOST_BYTES = 1.0, 1 << 16
 
 
 def listener_behind(
-    connection: socket.socket, environ: Mapping[str, str] | None = None, *, find: FindSockets | None = None
+    connection: "socket.socket", environ: Mapping[str, str] | None = None, *, find: FindSockets | None = None
 ) -> Listener:
     """The owner of the program that has accepted, or will accept, a new connection to this machine."""
     try:
@@ -111,7 +109,7 @@ def listener_at(
 
 
 def sockets_between(
-    there: Endpoint, here: Endpoint | None, *, connect: Callable[[], socket.socket] | None = None
+    there: Endpoint, here: Endpoint | None, *, connect: "Callable[[], socket.socket] | None" = None
 ) -> tuple[SocketRow, ...] | None:
     """The sockets of this machine that listen at the port of ``there``, and the one that is connected to ``here``; or
     all sockets at that port. None if the system does not show them. ``connect`` opens the line to the kernel."""
@@ -126,7 +124,7 @@ def sockets_between(
     return tuple(rows) if any(row.listens for row in rows) else socket_table(there.port)
 
 
-def _line_to_the_kernel() -> socket.socket:
+def _line_to_the_kernel() -> "socket.socket":
     import socket
 
     # Only Linux has it.
@@ -151,7 +149,7 @@ def _request(flags: int, asked: bytes) -> bytes:
     return _MESSAGE.pack(_MESSAGE.size + len(body), _SOCK_DIAG_BY_FAMILY, flags, 0, 0) + body
 
 
-def _rows(line: socket.socket, request: bytes, missing: int = 0) -> list[SocketRow]:
+def _rows(line: "socket.socket", request: bytes, missing: int = 0) -> list[SocketRow]:
     """The kernel's answer. Raises ``OSError`` for an error, other than ``missing``, and ``ValueError``."""
     line.sendto(request, (0, 0))
     rows: list[SocketRow] = []

@@ -4,8 +4,6 @@ The first part of the cluster table is ACT's, then come Philly's and ours. ``doc
 documents each; a test keeps the two in sync. A misspelt word gets the most similar known one.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -48,7 +46,7 @@ class Key(NamedTuple):
     """
 
     kind: Kind
-    keys: Mapping[str, Key] | None = None
+    keys: "Mapping[str, Key] | None" = None
     choices: tuple[str, ...] = ()
     secret: bool = False
     quoted: bool = True

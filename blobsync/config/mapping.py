@@ -5,8 +5,6 @@ The folder entry with the longest prefix wins, and a prefix covers whole names o
 nothing: jobs of Azure ML mount them, no transfer reaches one, and the error names the tool that does.
 """
 
-from __future__ import annotations
-
 import os
 import posixpath
 import shlex

@@ -4,8 +4,6 @@
 free-form settings of a cluster are not in its ``repr``, so printing a value shows no key.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -62,8 +60,8 @@ class StorageAccount:
     auth: str | None = None
     from_outside: frozenset[str] = frozenset()
     origin: str = "in the file"
-    bucket: BucketAccess | None = None
-    web: WebFiles | None = None
+    bucket: "BucketAccess | None" = None
+    web: "WebFiles | None" = None
 
     def __repr__(self) -> str:
         return f"<StorageAccount {self.file!r}: {self.container}, {self.credential}>"
@@ -131,7 +129,7 @@ class FolderEntry:
     blob_cache_timeout: int | None = None
     ignore: tuple[str, ...] = ()
     blob_fuse_options: tuple[str, ...] = ()
-    checkpoints: CheckpointRule | None = None
+    checkpoints: "CheckpointRule | None" = None
     modes: bool = False
     times: bool = False
 
@@ -260,7 +258,7 @@ class Cluster:
     warnings: tuple[str, ...] = ()
     job_notes: tuple[str, ...] = ()
     job_refusals: tuple[JobRefusal, ...] = ()
-    document: Document | None = None
+    document: "Document | None" = None
     written: Written | None = None
 
     def __repr__(self) -> str:

@@ -4,8 +4,6 @@ It contains what a project, which may come from a stranger, must not grant itsel
 write to it. This module only reads it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

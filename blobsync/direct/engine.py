@@ -4,8 +4,6 @@ Memory: at most ``BUFFERS`` bytes of file content at once while uploading, threa
 none for copies from server to server. Several processes share this limit.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -78,7 +76,7 @@ class DirectEngine:
         processes: int = 1,
         intents: WriteIntents | None = None,
         comparing: bool = False,
-        fetches: FetchRecords | None = None,
+        fetches: "FetchRecords | None" = None,
         clock: Callable[[], float] = time.monotonic,
         stopping: Stopping = Stopping(),  # noqa: B008 - it has no state
     ) -> None:
@@ -114,7 +112,7 @@ class DirectEngine:
             if self._journal is not None:
                 self._journal.save()
 
-    def _way(self, run: RunState) -> _Way:
+    def _way(self, run: RunState) -> "_Way":
         task = run.task
         source, destination = task.part.source, task.part.destination
         if isinstance(source, OpenBlob):
@@ -128,7 +126,7 @@ class DirectEngine:
         folder = _folder(task, destination)
         return _Way(NEAR, lambda action: LocalCopyJob(run, action, source, destination, folder))
 
-    def _copy(self, run: RunState, source: OpenBlob, destination: OpenBlob) -> _Way:
+    def _copy(self, run: RunState, source: OpenBlob, destination: OpenBlob) -> "_Way":
         if is_source(source.store.container):
             from blobsync.direct.copy_from_source import CopyFromSourceJob
 
@@ -143,7 +141,7 @@ class DirectEngine:
         sas = self._source_sas(source) if self._source_sas else None
         return _Way(FAR, lambda action: CopyJob(run, action, source, destination, sas))
 
-    def _upload(self, run: RunState, source: LocalLocation, destination: OpenBlob, tuning: LineTuning) -> _Way:
+    def _upload(self, run: RunState, source: LocalLocation, destination: OpenBlob, tuning: LineTuning) -> "_Way":
         folder, store = SourceFolder(source.path, source.boundary), destination.store
         memory = BlockMemory(self._journal, notes_to(run.listener))
 
@@ -153,7 +151,7 @@ class DirectEngine:
 
         return _Way(tuning, job, store)
 
-    def _download(self, run: RunState, source: OpenBlob, destination: LocalLocation, tuning: LineTuning) -> _Way:
+    def _download(self, run: RunState, source: OpenBlob, destination: LocalLocation, tuning: LineTuning) -> "_Way":
         from blobsync.direct.download import DownloadJob
         from blobsync.direct.large_download import LargeDownloadJob
 

@@ -9,8 +9,6 @@ work (https://www.sqlite.org/wal.html, "Disadvantages"). The journal is emptied,
 creating it again would sync its folder once more (https://www.sqlite.org/pragma.html#pragma_journal_mode).
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import threading

@@ -1,7 +1,5 @@
 """The disks of this machine: which one a path is on, how much room it has, and what killed runs left there."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Which symlinks are followed: those within the project, and those out of it that are trusted with this very target;
 and how the user trusts one, or does so no longer."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -6,8 +6,6 @@ at the end; such a file is locked (``flock``) while its writer lives, so that a 
 killed run from the work of a live one.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

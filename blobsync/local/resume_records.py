@@ -24,8 +24,6 @@ Lines outlive the process, not a power failure. The process holds a lock on its 
 gone. A file that cannot be written costs nothing but that knowledge.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -9,8 +9,6 @@ writes them because it is five times as fast as JSON; no other process ever read
 The states of files are converted to rows and back, for plans on the disk.
 """
 
-from __future__ import annotations
-
 import heapq
 import marshal
 import os

@@ -6,8 +6,6 @@ folders are ignored, or the user is asked. The mark tells apart the folders of s
 from project to project, and contains no host name: home folders are shared.
 """
 
-from __future__ import annotations
-
 import atexit
 import errno
 import hashlib
@@ -55,7 +53,7 @@ class StateSeal(NamedTuple):
     paths: tuple[str, ...]
 
     @classmethod
-    def fresh(cls, project: Path) -> StateSeal:
+    def fresh(cls, project: Path) -> "StateSeal":
         """A new seal with a new ID, for the project at this path alone."""
         return cls(os.urandom(_ID_BYTES).hex(), (os.path.realpath(project),))
 

@@ -1,7 +1,5 @@
 """Walks a local folder once: every file with its ``stat``, and every entry that is skipped or unreadable."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

@@ -18,8 +18,6 @@ What earlier runs left of a plan's files at the destination is found without cha
 the journal, for a download bytes in an unfinished local file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import threading

@@ -29,8 +29,6 @@ command finishes after a kill, and no version is removed before a copy exists or
 Clocks are never compared.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import shlex

@@ -1,7 +1,5 @@
 """Checks that the files of a plan fit on this machine's disks, before any is fetched."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple

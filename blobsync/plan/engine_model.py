@@ -19,8 +19,6 @@ docs/performance.md). Whether the server or other programs leave cores for them 
 first files, and its use of the CPU decides.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 A :class:`Pair` is the file at one path at both ends: the survey finds it, the planner decides on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple, TypeAlias

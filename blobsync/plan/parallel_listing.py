@@ -13,8 +13,6 @@ A range is left where the next one begins; a service may stop there by itself (`
 out however it compares letters.
 """
 
-from __future__ import annotations
-
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Maps each PATH to a part of a plan: its two ends and its key in the index. Reads nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path

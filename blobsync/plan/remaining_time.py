@@ -8,8 +8,6 @@ intervals.
 :func:`interleaved` puts files of all sizes early in the order, so that both prices are known soon.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -153,7 +151,7 @@ def _sum(stretches: Sequence[_Stretch]) -> _Stretch:
     return _Stretch(*(sum(column) for column in zip(*stretches, strict=True))) if stretches else _Stretch(0.0, 0, 0)
 
 
-def interleaved(actions: Sequence[FileAction]) -> Sequence[FileAction]:
+def interleaved(actions: "Sequence[FileAction]") -> "Sequence[FileAction]":
     """Reorder files: those of each class of sizes are spread evenly, and the first of each comes early.
 
     So the rate of any interval is that of the whole, and no large file is left for the end.

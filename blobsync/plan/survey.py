@@ -9,8 +9,6 @@ knows of blobs without an MD5, what a source outside Azure says of an object, an
 Listings are stored, so that ``status`` works without a new one.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -131,14 +129,14 @@ def _with_known_crc64s(batch: list[Pair], part: LivePart, records: PairIndex) ->
     return batch
 
 
-def _new_crc64() -> JoinedCrc64 | None:
+def _new_crc64() -> "JoinedCrc64 | None":
     from blobsync.store.checksums import new_crc64  # late: few blobs have one
 
     return new_crc64()
 
 
 def known_crc64s(
-    end: OpenBlob, records: PairIndex, etags: Mapping[str, str], new: Callable[[], JoinedCrc64 | None] = _new_crc64
+    end: OpenBlob, records: PairIndex, etags: Mapping[str, str], new: "Callable[[], JoinedCrc64 | None]" = _new_crc64
 ) -> Mapping[str, bytes]:
     """The CRC64s that the index knows of these versions, by name. None if ``new`` computes none: what nothing here can
     be compared with is not worth reading a file."""
@@ -210,7 +208,7 @@ def _hash_with_blocks(file: Path, state: LocalState, known: bytes) -> LocalState
     return state
 
 
-def hash_with_crc64(file: Path, new: Callable[[], JoinedCrc64 | None] = _new_crc64) -> LocalState | None:
+def hash_with_crc64(file: Path, new: "Callable[[], JoinedCrc64 | None]" = _new_crc64) -> LocalState | None:
     """As :func:`blobsync.local.files.hash_file`, with the CRC64, too, if ``new`` computes one."""
     crc64 = new()
     if crc64 is None:

@@ -4,8 +4,6 @@ The planner creates plans, ``transfer`` carries them out, nothing else changes t
 are on the disk.
 """
 
-from __future__ import annotations
-
 import enum
 import shlex
 from collections import Counter
@@ -65,7 +63,7 @@ class Route(str, enum.Enum):
         return Direction.DOWN if self is Route.DOWNLOAD else Direction.UP
 
     @property
-    def opposite(self) -> Route:
+    def opposite(self) -> "Route":
         """The opposite route."""
         return {Route.UPLOAD: Route.DOWNLOAD, Route.DOWNLOAD: Route.UPLOAD}.get(self, self)
 
@@ -124,11 +122,11 @@ class MovingFiles(NamedTuple):
     size: int = 0
     largest: int = 0
 
-    def with_sizes(self, sizes: Sequence[int]) -> MovingFiles:
+    def with_sizes(self, sizes: Sequence[int]) -> "MovingFiles":
         """With more files, of these sizes."""
         return MovingFiles(self.files + len(sizes), self.size + sum(sizes), max(self.largest, max(sizes, default=0)))
 
-    def and_also(self, other: MovingFiles) -> MovingFiles:
+    def and_also(self, other: "MovingFiles") -> "MovingFiles":
         """Both together."""
         return MovingFiles(self.files + other.files, self.size + other.size, max(self.largest, other.largest))
 
@@ -171,7 +169,7 @@ class Totals:
         """The files that will move. ``both_ends``: a version that is set aside is brought to the source's end, too."""
         return self.moving.and_also(self.aside) if both_ends else self.moving
 
-    def and_also(self, other: Totals) -> Totals:
+    def and_also(self, other: "Totals") -> "Totals":
         """Both together."""
         both = Totals()
         both.counts = self.counts + other.counts
@@ -228,11 +226,11 @@ class Actions(ReadInOrder[FileAction]):
         self._rows.extend(actions)
         self.totals.add(actions)
 
-    def changed(self, change: Callable[[FileAction], FileAction]) -> Actions:
+    def changed(self, change: Callable[[FileAction], FileAction]) -> "Actions":
         """The same files with changed actions."""
         return self.replaced(map(change, self))
 
-    def replaced(self, actions: Iterable[FileAction]) -> Actions:
+    def replaced(self, actions: Iterable[FileAction]) -> "Actions":
         """Replace the actions of these files."""
         other = Actions(self._spill, on_disk=self.is_on_disk)
         for batch in batches_of(actions, self._spill.batch):
@@ -361,13 +359,13 @@ class Part(Generic[_E]):
     def __repr__(self) -> str:
         return f"<Part {self.path!r}: {self.shape.value}, {len(self.actions):,} actions>"
 
-    def between(self, source: _F, destination: _F) -> Part[_F]:
+    def between(self, source: _F, destination: _F) -> "Part[_F]":
         """The same part with these ends."""
         return Part(
             *(self.path, self.route, source, destination, self.key, self.shape, self.actions, self.whole, self.kept)
         )
 
-    def turned_round(self, actions: Iterable[FileAction] = ()) -> Part[_E]:
+    def turned_round(self, actions: Iterable[FileAction] = ()) -> "Part[_E]":
         """The part in the opposite direction, for these files."""
         back = replace(self, source=self.destination, destination=self.source, route=self.route.opposite)
         return replace(back, actions=tuple(actions), whole=False)
@@ -426,7 +424,7 @@ class TransferPlan:
     parts: tuple[PlanPart, ...]
     engine: EngineChoice
     processes: ProcessChoice = ProcessChoice(1, "nothing asks for more")
-    spread: SpreadPlan | None = None
+    spread: "SpreadPlan | None" = None
     warnings: tuple[str, ...] = ()
     unreadable: tuple[FileFailure, ...] = ()
     extras: int = 0
@@ -497,7 +495,7 @@ class TransferPlan:
         hint = "'blobsync plan' with --json writes a file with all of them"
         return (*named, FileFailure(self.paths[0], FailureCode.CONFLICT, more, hint))
 
-    def batches(self) -> Iterator[TransferPlan]:
+    def batches(self) -> "Iterator[TransferPlan]":
         """Smaller plans, each in memory, that together do the same, except deletions.
 
         A plan that is not large is its only batch.

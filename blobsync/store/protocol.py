@@ -10,8 +10,6 @@ bytes before base64; with the same length, each of the two can write a blob for 
 blocks. An id proves nothing about bytes that somebody else wrote: whoever can write a blob can write any id.
 """
 
-from __future__ import annotations
-
 import binascii
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -378,7 +376,7 @@ class BlobStore(BlobSource, Protocol):
         """Delete the blob and its snapshots; False if there was none."""
         ...
 
-    def features(self) -> AccountFeatures:
+    def features(self) -> "AccountFeatures":
         """What the container keeps of what is deleted, and whether it has directories; asks the service."""
         ...
 

@@ -7,8 +7,6 @@ String-to-sign: https://learn.microsoft.com/rest/api/storageservices/create-serv
 .../create-user-delegation-sas, as of service version 2020-12-06 and later.
 """
 
-from __future__ import annotations
-
 import base64
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple, TypeAlias

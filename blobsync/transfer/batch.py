@@ -1,7 +1,5 @@
 """One batch of a plan under way: has engines move its files, passes their reports on, and looks at what has moved."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -80,7 +78,9 @@ class Batch:
         for action in ledger.unreported(actions):
             report.file_failed(action, _not_reported(part.shown(action), engine))
 
-    def _still_as_planned(self, part: LivePart, actions: Sequence[FileAction], report: Report) -> Sequence[FileAction]:
+    def _still_as_planned(
+        self, part: LivePart, actions: Sequence[FileAction], report: "Report"
+    ) -> Sequence[FileAction]:
         """The files whose blob is still the version that the plan saw; the others are reported as failed."""
         if isinstance(part.destination, LocalLocation):
             # A download is checked when it takes its final name.

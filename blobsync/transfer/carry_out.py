@@ -4,8 +4,6 @@
 ``--keep`` says. The message after Ctrl-C says what is done, what is left, and what has to be moved again.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -103,7 +101,7 @@ def carry_out(
     return so_far.result(receipt_folder, notes_to(listener))
 
 
-def _carry_out(batch: Batch, so_far: _ResultSoFar) -> None:
+def _carry_out(batch: Batch, so_far: "_ResultSoFar") -> None:
     """Carry out one batch, and add it to ``so_far``, also if Ctrl-C ends it."""
     try:
         _move_and_verify(batch)
@@ -311,7 +309,7 @@ class Arrived(NamedTuple):
     size: int = 0
     kept: int = 0
 
-    def and_also(self, ledgers: Sequence[Ledger]) -> Arrived:
+    def and_also(self, ledgers: Sequence[Ledger]) -> "Arrived":
         """The sum with what these ledgers contain."""
         there = [moved for ledger in ledgers for moved in (*ledger.verified.values(), *ledger.pending.values())]
         return Arrived(

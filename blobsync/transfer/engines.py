@@ -4,8 +4,6 @@ There are three: ``direct`` (in this process), ``azcopy`` (a managed subprocess)
 (blob to blob through this machine). One contract test suite checks that all give the same results.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol

@@ -5,8 +5,6 @@ Codes: https://learn.microsoft.com/rest/api/storageservices/blob-service-error-c
 detail of a failed authentication quotes signatures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

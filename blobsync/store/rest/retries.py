@@ -12,8 +12,6 @@ Over its limits an account answers with 503, and may say in ``Retry-After`` how 
 fewer at a time.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 No transport follows redirects, retries, decodes bodies, or looks for a proxy or a certificate by itself.
 """
 
-from __future__ import annotations
-
 import enum
 import socket
 import time
