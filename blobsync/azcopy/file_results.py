@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -216,7 +215,7 @@ def send_again(
     end = task.part.destination
     if not isinstance(end, OpenBlob):
         raise ValueError("only uploads are sent again")
-    fresh = [replace(action, destination=there) for action, there in found]
+    fresh = [action._replace(destination=there) for action, there in found]
     report = CollectedReport()
     DirectEngine().move(task._replace(actions=fresh), report, listener)
     for action, _ in report.failed:

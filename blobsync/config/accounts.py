@@ -8,7 +8,6 @@ import shlex
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -126,7 +125,7 @@ class AccountFile:
             ),
         )
         names = self._checker.from_environment.get((_CREDENTIAL_KEYS.get(account.credential, ""),))
-        return replace(account, origin=f"from the environment ({', '.join(names)})") if names else account
+        return account._replace(origin=f"from the environment ({', '.join(names)})") if names else account
 
     def _required(self, key: str) -> str:
         value = self._values.get(key, "")
@@ -215,7 +214,7 @@ def signed_in(account: StorageAccount, login: StoredLogin) -> StorageAccount:
     sas = login.secret if isinstance(login.secret, SasToken) else None
     key = login.secret if isinstance(login.secret, Secret) else None
     outside = frozenset({login.kind})
-    return replace(account, sas_token=sas, account_key=key, from_outside=outside, origin="of your login")
+    return account._replace(sas_token=sas, account_key=key, from_outside=outside, origin="of your login")
 
 
 def _endpoint_problem(endpoint: str, account: str) -> str | None:

@@ -41,8 +41,7 @@ def default_blob_endpoint(account_name: str) -> str:
     return f"https://{account_name}.blob.core.windows.net"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class StorageAccount:
+class StorageAccount(NamedTuple):
     """One storage account file: a container and the right to use it, or a source: a ``bucket``, or ``web`` files.
 
     ``file`` is how the cluster file named it, for messages. ``auth`` forces one credential (``sas``, ``key``
@@ -106,8 +105,7 @@ class StorageAccount:
         return "sas" if self.sas_token else "identity"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class FolderEntry:
+class FolderEntry(NamedTuple):
     """One ``*_folder`` key: the local folder ``prefix`` and the blob folder ``path`` are the same thing.
 
     Both are without slashes at their ends. ``mode`` (link, mount, download, upload) and ``include`` (the

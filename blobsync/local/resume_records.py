@@ -33,7 +33,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -305,8 +304,7 @@ class RecordedRange(NamedTuple):
     checksum: bytes
 
 
-@dataclass(frozen=True, repr=False)
-class UnfinishedDownload:
+class UnfinishedDownload(NamedTuple):
     """An unfinished download: ``destination`` is the file's path, ``blob`` the URL without a SAS.
 
     ``part`` is the name of the part file in the destination's folder, ``inode`` its inode.
@@ -416,7 +414,7 @@ class RangeRecords:
         if any(other.part != of.part and not other.give_up() for _, other, _ in self._read(of.destination)):
             return None
         journal = self._opened()
-        id = journal.begin(of.destination, asdict(of))
+        id = journal.begin(of.destination, of._asdict())
         return None if id is None else RangeRecord(journal, id, of)
 
     def all(self) -> Iterator[tuple[UnfinishedDownload, int]]:

@@ -178,11 +178,11 @@ def partial_uploads(part: LivePart, actions: tuple[FileAction, ...], journal: Bl
         if name is not None and isinstance(action.source, LocalState):
             unfinished = begun.get(name)
             if unfinished is not None and unfinished.is_of(action.source):
-                action = replace(action, on_record=min(unfinished.there, action.size))
+                action = action._replace(on_record=min(unfinished.there, action.size))
             if name in written and _is_verified(action, written[name]):
                 warning = _new_edges(part.shown(action), action)
                 warnings += [warning] if warning else []
-                action = replace(action, delta=not warning)
+                action = action._replace(delta=not warning)
         found.append(action)
     return PartialUploads(tuple(found), tuple(warnings))
 
@@ -200,7 +200,7 @@ def for_engine(parts: tuple[PlanPart, ...], engine: str) -> tuple[tuple[PlanPart
 
 
 def _in_whole(action: FileAction) -> FileAction:
-    return replace(action, on_record=0, delta=False) if action.on_record or action.delta else action
+    return action._replace(on_record=0, delta=False) if action.on_record or action.delta else action
 
 
 def _in_blocks(actions: Sequence[FileAction]) -> Iterator[FileAction]:
@@ -236,7 +236,7 @@ def _with_bytes(part: PlanPart, live: LivePart, left: dict[str, tuple[Unfinished
     there = {action.path: left[path][1] for path, action in places(live, left) if goes_on(live, action, left[path][0])}
     if not there:
         return part
-    found = actions_of(part.actions).changed(lambda each: replace(each, on_record=there.get(each.path, 0)))
+    found = actions_of(part.actions).changed(lambda each: each._replace(on_record=there.get(each.path, 0)))
     return replace(part, actions=found)
 
 

@@ -128,19 +128,19 @@ def _same(path: str, source: FileState, destination: FileState) -> FileAction:
 def _settle(action: FileAction, route: Route, options: TransferOptions, *, both_ends: bool, shown: str) -> FileAction:
     """Resolve a conflict if the user said how."""
     if options.overwrite:
-        return replace(action, action=Action.TRANSFER, reason=Reason.OVERWRITE)
+        return action._replace(action=Action.TRANSFER, reason=Reason.OVERWRITE)
     source_side = "remote" if route is Route.DOWNLOAD else "local"
     assert action.destination is not None
     if options.keep == "both":
         aside = beside(action.path or shown, _other(source_side), action.destination)
-        return replace(action, action=Action.TRANSFER, reason=Reason.KEEP_BOTH, aside=aside)
+        return action._replace(action=Action.TRANSFER, reason=Reason.KEEP_BOTH, aside=aside)
     if options.keep == source_side:
-        return replace(action, action=Action.TRANSFER, reason=Reason.KEEP_SOURCE)
+        return action._replace(action=Action.TRANSFER, reason=Reason.KEEP_SOURCE)
     if options.keep is None:
         return action
     if not both_ends:
-        return replace(action, action=Action.SKIP, reason=Reason.KEEP_DESTINATION)
-    return replace(action, action=Action.ADOPT, reason=Reason.KEEP_DESTINATION, size=action.destination.size)
+        return action._replace(action=Action.SKIP, reason=Reason.KEEP_DESTINATION)
+    return action._replace(action=Action.ADOPT, reason=Reason.KEEP_DESTINATION, size=action.destination.size)
 
 
 class Settlement(NamedTuple):

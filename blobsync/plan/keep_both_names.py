@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 from blobsync.base.file_states import FileState, LocalState
@@ -60,4 +59,4 @@ def with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair])
 
     side = "local" if route is Route.DOWNLOAD else "remote"
     names = (beside(action.path, side, version, turn) for turn in itertools.count())
-    return replace(action, aside=next(name for name in names if is_free(name)))
+    return action._replace(aside=next(name for name in names if is_free(name)))

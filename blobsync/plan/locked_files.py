@@ -175,9 +175,9 @@ def _with_sources(actions: Iterable[FileAction], found: Iterator[tuple[str, Remo
         if action.action is Action.TRANSFER:
             path, state = next(found)
             assert path == action.path
-            yield replace(action, source=state)
+            yield action._replace(source=state)
         elif action.action is Action.UNCHANGED and action.destination is not None:
-            yield replace(action, source=None, destination=None)
+            yield action._replace(source=None, destination=None)
         else:
             yield action
 

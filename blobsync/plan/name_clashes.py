@@ -99,7 +99,7 @@ class Names(NamedTuple):
 def spare_links(actions: Iterable[FileAction], names: Names) -> tuple[FileAction, ...]:
     """Remove deletions of links and of files below them: a mirror deletes these only if the PATH names the link."""
     return tuple(
-        replace(action, action=Action.SKIP, reason=Reason.THROUGH_LINK)
+        action._replace(action=Action.SKIP, reason=Reason.THROUGH_LINK)
         if action.action is Action.DELETE and names.link_of(action.path) is not None
         else action
         for action in actions
@@ -150,13 +150,13 @@ def settle_one(actions: Sequence[FileAction], writing: Action) -> list[FileActio
     decided = []
     for action in actions:
         if action.action is deletion and staying:
-            decided.append(replace(action, action=Action.SKIP, reason=Reason.THROUGH_LINK))
+            decided.append(action._replace(action=Action.SKIP, reason=Reason.THROUGH_LINK))
         elif action.action is not writing or len(staying) == 1 or (agreed and action is written[0]):
             decided.append(action)
         elif agreed:
-            decided.append(replace(action, action=Action.SKIP, reason=Reason.SAME_FILE))
+            decided.append(action._replace(action=Action.SKIP, reason=Reason.SAME_FILE))
         else:
-            decided.append(replace(action, action=Action.CONFLICT, reason=Reason.ONE_FILE_HERE, aside=None))
+            decided.append(action._replace(action=Action.CONFLICT, reason=Reason.ONE_FILE_HERE, aside=None))
     return decided
 
 

@@ -88,8 +88,7 @@ class Action(str, enum.Enum):
     SKIP = "skip"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class FileAction:
+class FileAction(NamedTuple):
     """The decision about a file.
 
     ``path`` is relative to the part's two ends, ``""`` for a part of shape file. ``source`` and ``destination`` are the

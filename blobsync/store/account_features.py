@@ -1,9 +1,7 @@
 """What a container keeps of what is replaced or deleted, and whether it has directories: :class:`AccountFeatures`."""
 
-from __future__ import annotations
-
 import json
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from blobsync.base.formatting import count_text
 from blobsync.base.plain_json import made_of, parse_object
@@ -12,8 +10,7 @@ from blobsync.base.plain_json import made_of, parse_object
 MOST_DAYS = 365
 
 
-@dataclass(frozen=True, repr=False)
-class AccountFeatures:
+class AccountFeatures(NamedTuple):
     """Of one container; None: unknown.
 
     ``versioning``: what is replaced or deleted stays as a version. ``soft_delete_days``: deleted blobs stay for so many
@@ -58,10 +55,10 @@ class AccountFeatures:
 
     def to_text(self) -> str:
         """See :meth:`from_text`."""
-        return json.dumps(asdict(self))
+        return json.dumps(self._asdict())
 
     @classmethod
-    def from_text(cls, text: str) -> AccountFeatures:
+    def from_text(cls, text: str) -> "AccountFeatures":
         """What :meth:`to_text` made; what is malformed is unknown."""
         try:
             found = made_of(cls, parse_object(text))

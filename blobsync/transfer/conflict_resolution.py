@@ -84,7 +84,7 @@ def adopt(batch: Batch, ledger: Ledger, actions: Iterable[FileAction]) -> None:
     """Bring the destination's version to the source's end. If that may not be written, the file is recorded as it is;
     after any other failure it stays a conflict, so that the same command can finish it."""
     turned = [
-        replace(each, action=Action.TRANSFER, source=each.destination, destination=each.source) for each in actions
+        each._replace(action=Action.TRANSFER, source=each.destination, destination=each.source) for each in actions
     ]
     back = _move_back(batch, ledger, ledger.part.turned_round(turned))
     refused = back.failures.keys() - _stopped(back).keys()
@@ -243,7 +243,7 @@ def _holds(end: OpenLocation, path: str, version: FileState) -> bool:
 
 
 def _not_kept(folders: _Folders, action: FileAction, failure: FileFailure | None) -> FileFailure:
-    shown = folders.part.shown(replace(action, path=folders.path(action)))
+    shown = folders.part.shown(action._replace(path=folders.path(action)))
     why = failure.message if failure else "it was not there afterwards"
     return FileFailure(
         shown,

@@ -317,7 +317,7 @@ def retry_with(
         state = states.get(action.path)
         if state is not None:
             destination = ours.get(action.path, action.destination)
-            again.append(replace(action, source=state, size=state.size, destination=destination))
+            again.append(action._replace(source=state, size=state.size, destination=destination))
     return again
 
 

@@ -122,7 +122,7 @@ def test_a_result_lists_the_first_ten_that_are_newer_there() -> None:
 def test_bytes_that_were_there_already_are_distinguished_from_those_that_moved() -> None:
     plan = _plan((*_NEW, 1))
     (part,) = plan.parts
-    begun = replace(plan, parts=(replace(part, actions=(replace(part.actions[0], on_record=600_000),)),))
+    begun = replace(plan, parts=(replace(part, actions=(part.actions[0]._replace(on_record=600_000),)),))
     lines = list(plan_lines(begun, 10, unchanged=False))
     assert lines[1] == "  upload    999 KB  data/v/t0000.bin, 600 KB of it are there"
     assert lines[-1].startswith("would upload 1 file, 999 KB, of which 600 KB are there already")
@@ -178,7 +178,7 @@ def test_what_keep_brings_the_other_way_is_called_what_it_is() -> None:
 def test_the_versions_that_are_kept_aside_are_named() -> None:
     plan = _plan((Action.TRANSFER, Reason.KEEP_BOTH, 1))
     (part,) = plan.parts
-    settled = replace(part.actions[0], path="d/x.bin", aside="x.remote-1f2e3d4c.bin")
+    settled = part.actions[0]._replace(path="d/x.bin", aside="x.remote-1f2e3d4c.bin")
     plan = replace(plan, parts=(replace(part, actions=(settled,)),))
     done = TransferResult(plan, transferred=2, verified=2, deleted=0, bytes_transferred=2, seconds=1.0)
     named = "both kept: data/v/d/x.bin, and the other version as data/v/d/x.remote-1f2e3d4c.bin"

@@ -245,7 +245,7 @@ def test_targets_and_present_files(engine: AzcopyEngine, containers: Containers,
     write_tree(target, {"both": b"mine", "changed": b"as planned", "good": b"old"})
     (target / "good").chmod(0o600)
     task = whole(download(store, "x", target, ["both", "changed", "good"]))
-    actions = [replace(each, target="both.remote") if each.path == "both" else each for each in task.actions]
+    actions = [each._replace(target="both.remote") if each.path == "both" else each for each in task.actions]
     (target / "changed").write_bytes(b"edited meanwhile")
     report = run(engine, task._replace(actions=actions))
     assert [(action.path, failure.code) for action, failure in report.failed] == [("changed", "changed_meanwhile")]

@@ -63,7 +63,7 @@ def place(azurite: Azurite, moto: S3Server, bucket: str, monkeypatch: pytest.Mon
         moto.put(bucket, "p/a", BODY, ChecksumAlgorithm="CRC64NVME")
         account = new_account(azurite)
         blob = BlobClient(account.blob_endpoint, account.container_name, "q/a", credential=azurite.keys["one"])
-        through = replace(with_sas(account, "rwdl"), blob_endpoint=f"{copying.url}/one")
+        through = with_sas(account, "rwdl")._replace(blob_endpoint=f"{copying.url}/one")
         access = BucketAccess(region="us-east-1", by_hand=True)
         laion = StorageAccount("laion.yaml", "", bucket, faulty.url, bucket=access)
         source, destination = open_bucket(laion, {"HOME": "/nonexistent"}), connect(through, environ={})
@@ -104,7 +104,7 @@ def test_exchanged_blocks_are_a_failure_and_there_is_no_blob(
     with rclone_web_server(tmp_path) as other:
         # The bucket says what it has, and the service is given something else.
         with copy_source_proxy(azurite.url, outside=[f"{place.faulty.url}={other}"]) as exchanging:
-            there = connect(replace(place.account, blob_endpoint=f"{exchanging.url}/one"), environ={})
+            there = connect(place.account._replace(blob_endpoint=f"{exchanging.url}/one"), environ={})
             report = replace(place, destination=there).move()
             there.close()
     assert not report.moved and [failure.code for _, failure in report.failed] == ["checksum_mismatch"], report

@@ -72,7 +72,7 @@ def test_an_account_where_everything_works(azurite: Azurite) -> None:
 
 def test_an_identity_is_named_once_the_service_has_accepted_it(azurite: Azurite) -> None:
     keyed = new_account(azurite)
-    bare = replace(keyed, account_key=None, blob_endpoint="https://acct.blob.core.windows.net")
+    bare = keyed._replace(account_key=None, blob_endpoint="https://acct.blob.core.windows.net")
     now = datetime.now(timezone.utc)
 
     def told(there: StorageAccount) -> CheckResult:
@@ -89,7 +89,7 @@ def test_an_identity_is_named_once_the_service_has_accepted_it(azurite: Azurite)
     accepted = told(keyed)
     said = "an identity, an identity; azcopy aside; azcopy gets a user delegation SAS of the one container"
     assert (accepted.status, accepted.detail) == (OK, said)
-    untried = told(replace(keyed, blob_endpoint="http://127.0.0.1:9/acct"))
+    untried = told(keyed._replace(blob_endpoint="http://127.0.0.1:9/acct"))
     assert untried.status is UNTRIED and untried.detail.startswith("an identity; azcopy gets ")
 
 
@@ -143,7 +143,7 @@ def test_a_sas_without_the_right_to_list(azurite: Azurite) -> None:
 
 def test_a_sas_that_ended(azurite: Azurite) -> None:
     account = with_sas(new_account(azurite), "rwdl")
-    ended = replace(account, sas_token=SasToken.parse("sp=rwdl&sr=c&se=2020-01-01T00:00:00Z&sig=x"))
+    ended = account._replace(sas_token=SasToken.parse("sp=rwdl&sr=c&se=2020-01-01T00:00:00Z&sig=x"))
     (found,) = findings(ended)
     assert (found.name, found.status) == ("credential", FAIL)
     assert found.hint == "store a new one: blobsync login, or sas_token in the storage account file if that holds it"
@@ -163,8 +163,8 @@ def test_a_sas_that_ends_soon_warns(azurite: Azurite) -> None:
 
 def test_a_wrong_key_and_a_missing_container(azurite: Azurite) -> None:
     account = new_account(azurite)
-    wrong = replace(account, account_key=Secret(azurite.keys["two"]))
-    gone = replace(account, container_name="gone")
+    wrong = account._replace(account_key=Secret(azurite.keys["two"]))
+    gone = account._replace(container_name="gone")
     for broken, says in ((wrong, "does not accept the credential"), (gone, "there is no container gone")):
         (failed,) = [each for each in findings(broken) if each.status is FAIL]
         assert failed.name == "listing" and says in failed.detail and failed.hint
@@ -249,13 +249,13 @@ def test_what_is_wrong_with_azcopy(error: AzcopyError, status: CheckStatus, says
 def test_an_account_sas_is_called_too_wide(azurite: Azurite) -> None:
     account = new_account(azurite)
     wide = SasToken.parse("ss=b&srt=sco&sp=rwdl&se=2099-01-01T00:00:00Z&sig=x")
-    found = findings(replace(account, account_key=None, sas_token=wide))
+    found = findings(account._replace(account_key=None, sas_token=wide))
     assert any("opens every container of the account" in each.detail for each in found)
 
 
 def test_nothing_shows_a_secret(azurite: Azurite) -> None:
     account = new_account(azurite)
     token = mint_sas(account, "rwdl", 60)
-    shown = repr(findings(account) + findings(replace(account, account_key=None, sas_token=token)))
+    shown = repr(findings(account) + findings(account._replace(account_key=None, sas_token=token)))
     assert azurite.keys["one"] not in shown
     assert token.reveal().rpartition("sig=")[2] not in shown

@@ -38,20 +38,20 @@ NOBODY = "https://evil.example"
 
 
 def with_token(text: str, endpoint: str = BARE.blob_endpoint) -> StorageAccount:
-    return replace(BARE, sas_token=SasToken.parse(f"{text}&sig=x"), blob_endpoint=endpoint)
+    return BARE._replace(sas_token=SasToken.parse(f"{text}&sig=x"), blob_endpoint=endpoint)
 
 
 # Each is an account with which a download is refused before a request is sent.
 REFUSED: Mapping[str, StorageAccount] = {
-    "plain http": replace(BARE, account_key=KEY, blob_endpoint="http://192.0.2.1/acct"),
-    "an identity at a host of nobody": replace(BARE, blob_endpoint=NOBODY),
-    "a login at a host of nobody": replace(
-        BARE, account_key=KEY, blob_endpoint=NOBODY, from_outside=frozenset({"key"})
+    "plain http": BARE._replace(account_key=KEY, blob_endpoint="http://192.0.2.1/acct"),
+    "an identity at a host of nobody": BARE._replace(blob_endpoint=NOBODY),
+    "a login at a host of nobody": BARE._replace(
+        account_key=KEY, blob_endpoint=NOBODY, from_outside=frozenset({"key"})
     ),
-    "an identity without https": replace(BARE, blob_endpoint="http://127.0.0.1:1/acct"),
-    "auth: sas without one": replace(BARE, auth="sas"),
-    "auth: key without one": replace(BARE, auth="key"),
-    "a key that is none": replace(BARE, account_key=Secret("no key")),
+    "an identity without https": BARE._replace(blob_endpoint="http://127.0.0.1:1/acct"),
+    "auth: sas without one": BARE._replace(auth="sas"),
+    "auth: key without one": BARE._replace(auth="key"),
+    "a key that is none": BARE._replace(account_key=Secret("no key")),
     "a SAS that ended": with_token("sp=rl&sr=c&se=2020-01-01"),
     "a SAS that has not begun": with_token("sp=rl&sr=c&st=2098-01-01&se=2099-01-01"),
     "a SAS with an expiry that is none": with_token("sp=rl&sr=c&se=soon"),
@@ -172,7 +172,7 @@ def codes() -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize(("status", "code"), list(codes()))
 def test_a_refusal_of_the_service(tmp_path: Path, status: int, code: str) -> None:
-    account = replace(BARE, account_key=KEY)
+    account = BARE._replace(account_key=KEY)
     answer = Step(status, b"", {"x-ms-error-code": code} if code else {})
     with scripted([answer] * 12) as script:
         error = refusal(tmp_path, account, at(script.url))

@@ -242,7 +242,7 @@ def test_an_upload_replaces_only_the_version_that_was_planned_for(
     succeed(direct, change)
     for name, size in sizes.items():
         assert read(store, f"p/{name}") == content(size, seed=8)
-    stale = change._replace(actions=[replace(each, source=None) for each in change.actions])
+    stale = change._replace(actions=[each._replace(source=None) for each in change.actions])
     assert len(run(direct, stale).failed) == 2
 
 
@@ -472,7 +472,7 @@ def test_a_copy_asks_for_a_blobs_tier_only_where_the_survey_did_not_see_it(engin
         if not seen:
             (action,) = task.actions
             assert isinstance(action.source, RemoteState)
-            task = task._replace(actions=[replace(action, source=replace(action.source, tier=None))])
+            task = task._replace(actions=[action._replace(source=replace(action.source, tier=None))])
         succeed(engine, task)
         assert len(one.asked("properties")) == asked
         assert two.properties("q/a") == _CARRIED._replace(tier=tier)

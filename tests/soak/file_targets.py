@@ -282,7 +282,7 @@ def _range_records(scratch: Path) -> Callable[[bytes], None]:
 
 
 def _record_text() -> bytes:
-    return json.dumps(asdict(_UNFINISHED)).encode()
+    return json.dumps(_UNFINISHED._asdict()).encode()
 
 
 _YAML = (

@@ -408,7 +408,7 @@ def test_a_new_sas_of_a_file_without_a_key_makes_a_new_datastore(tmp_path: Path)
     names = set()
     for number, token in enumerate(("sig=one", "sig=two", "sig=two")):
         cluster, _ = load(tmp_path / str(number))
-        account = replace(cluster.folders[0].account, account_key=None, sas_token=SasToken.parse(token))
+        account = cluster.folders[0].account._replace(account_key=None, sas_token=SasToken.parse(token))
         names.add(make(account, f"run{number}").name)
     assert len(names) == 2
 

@@ -44,7 +44,7 @@ def test_a_file_counts_as_arrived_here_only_where_it_is_the_one_that_the_worker_
 
 
 def test_a_file_is_looked_at_under_the_name_that_it_was_written_to(here: LocalLocation) -> None:
-    moved = Moved(replace(action("a", _BLOB, None), target="beside"), _BLOB, _state(here, "beside"))
+    moved = Moved(action("a", _BLOB, None)._replace(target="beside"), _BLOB, _state(here, "beside"))
     assert as_seen_here(here, moved) == moved
 
 

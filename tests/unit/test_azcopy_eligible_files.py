@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +101,6 @@ def test_a_star_in_the_way_of_a_download() -> None:
 
 
 def test_a_copy_cannot_rename() -> None:
-    renamed = replace(action("a"), target="a.other")
+    renamed = action("a")._replace(target="a.other")
     assert action_refusal(task(Route.CROSS_ACCOUNT, renamed, whole=True), renamed, listed=False)
     assert action_refusal(task(Route.UPLOAD, renamed, whole=True), renamed, listed=False) is None

@@ -137,7 +137,7 @@ def test_an_upload_names_what_is_under_way_as_the_user_did(tmp_path: Path, store
 
 def test_a_target_is_the_name_of_the_link(tmp_path: Path, store: MemoryStore) -> None:
     task = two_files(tmp_path, store)
-    task = task._replace(actions=[replace(task.actions[0], target="a.local")])
+    task = task._replace(actions=[task.actions[0]._replace(target="a.local")])
     names: list[str] = []
 
     def look(argv: Sequence[str], env: Mapping[str, str]) -> None:

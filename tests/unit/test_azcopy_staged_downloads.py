@@ -202,8 +202,8 @@ def test_a_blob_without_an_md5_gets_that_of_what_arrived(tmp_path: Path) -> None
 
 
 def test_a_blob_of_which_the_plan_knows_nothing_has_the_planned_size(tmp_path: Path) -> None:
-    unknown = replace(action("a", None, None), size=2)
-    case = Case(tmp_path, unknown, replace(unknown, path="b"))
+    unknown = action("a", None, None)._replace(size=2)
+    case = Case(tmp_path, unknown, unknown._replace(path="b"))
     case.stage("a", b"AA")
     case.stage("b", b"AAA")
     case.finish()
@@ -245,7 +245,7 @@ def test_only_the_planned_version_is_replaced(tmp_path: Path, *, edited: bool) -
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_second_version_takes_a_name_that_is_free(tmp_path: Path, *, taken: bool) -> None:
     old = present(tmp_path, "a", b"mine")
-    case = Case(tmp_path, replace(action("a", blob(b"AA"), old), target="a.remote"))
+    case = Case(tmp_path, action("a", blob(b"AA"), old)._replace(target="a.remote"))
     if taken:
         (case.target / "a.remote").write_bytes(b"mine, too")
     case.stage("a", b"AA")

@@ -169,7 +169,7 @@ def test_a_failure_of_a_file_that_nobody_planned_is_shown_as_that(world: World) 
         name = "azcopy"
 
         def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
-            other = replace(task.actions[0], path="other")
+            other = task.actions[0]._replace(path="other")
             report.file_failed(other, FileFailure("data/x/other", FailureCode.SIZE_MISMATCH, "no"))
             DirectEngine().move(task, report, listener)
 
@@ -1342,7 +1342,7 @@ def test_an_earlier_version_is_tried_again_as_it_is(world: World) -> None:
     plan = world.plan("d", "data/x")
     ((_, action),) = plan.each()
     assert isinstance(action.source, RemoteState)
-    earlier = replace(action, source=replace(action.source, etag="0x9", version="2026-11-20T10:00:00Z"))
+    earlier = action._replace(source=replace(action.source, etag="0x9", version="2026-11-20T10:00:00Z"))
     plan = replace(plan, parts=(replace(plan.parts[0], actions=[earlier]),))
     engine = fails_with("changed_while_read")
     tried: list[FileAction] = []

@@ -8,7 +8,6 @@ import random
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,7 @@ class Place:
         return self.planned(found, info.size, info.etag)
 
     def planned(self, action: FileAction, size: int, etag: str) -> FileAction:
-        return replace(action, source=RemoteState(size, etag, None, ""))
+        return action._replace(source=RemoteState(size, etag, None, ""))
 
     def job(
         self,
@@ -315,7 +314,7 @@ def test_an_object_that_is_gone_before_anything_was_fetched_is_a_failure(place: 
 
 
 def test_a_file_may_get_another_name(place: Place) -> None:
-    job = place.job(replace(place.action(), target="sub/b"))
+    job = place.job(place.action()._replace(target="sub/b"))
     for _ in range(job.open()):
         job.piece()
     job.commit()

@@ -289,7 +289,7 @@ def test_a_copy_takes_the_tier_along_that_no_listing_told(here: MemoryStore, the
     task = copy(here, "x", there, "y", ["a"])
     (action,) = task.actions
     assert isinstance(action.source, RemoteState)
-    unknown = replace(action, source=replace(action.source, tier=None), target="b")
+    unknown = action._replace(source=replace(action.source, tier=None), target="b")
     state = RecordedRun(task, RecordingListener(), 0)
     job = CopyJob(state, unknown, OpenBlob(here, "x"), OpenBlob(there, "y"), None, sizes=IN_BLOCKS)
     WorkerPool(state, [job], 1).work()
@@ -316,7 +316,7 @@ def test_a_plan_that_saw_no_blob_has_it_looked_at(here: MemoryStore, there: Memo
     here.add("x/a", b"1" * 10)
     (action,) = copy(here, "x", there, "y", ["a"]).actions
     state = RecordedRun(copy(here, "x", there, "y", ["a"]), RecordingListener(), 0)
-    unseen = replace(action, source=None)
+    unseen = action._replace(source=None)
     WorkerPool(state, [CopyJob(state, unseen, OpenBlob(here, "x"), OpenBlob(there, "y"), None)], 1).work()
     assert state.report.moved[0].source == remote_state(here, "x/a") and there.body("y/a") == b"1" * 10
 
@@ -377,7 +377,7 @@ def returning(store: PastStore, version: str, info: BlobInfo) -> tuple[CopyJob, 
     task = copy(store, "y", store, "y", ["a"])
     state = RecordedRun(task, RecordingListener(), 0)
     source = RemoteState(info.size, info.etag, info.md5, "", version=version)
-    action = replace(task.actions[0], source=source)
+    action = task.actions[0]._replace(source=source)
     end = OpenBlob(store, "y")
     store.requests.clear()
     return CopyJob(state, action, end, end, None, sizes=IN_BLOCKS), state

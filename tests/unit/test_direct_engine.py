@@ -142,7 +142,7 @@ def test_of_the_others_each_goes_by_itself(tmp_path: Path) -> None:
     sizes = {"largest": 256 * KIB, "larger": 256 * KIB + 1, "delta": 1, "begun": 1, "plain": 1, "empty": 0}
     task = upload(files(tmp_path, sizes), store, "p")
     actions = [
-        replace(each, delta=each.path == "delta", on_record=1 if each.path == "begun" else 0) for each in task.actions
+        each._replace(delta=each.path == "delta", on_record=1 if each.path == "begun" else 0) for each in task.actions
     ]
     all_moved(store.engine(fewest_small=2), task._replace(actions=actions))
     assert sorted(store.in_lane) == ["empty", "largest", "plain"]
@@ -173,7 +173,7 @@ def test_what_has_a_cap_or_keeps_its_times_or_no_such_connections_goes_one_by_on
 def test_a_file_of_which_the_plan_saw_nothing_is_looked_at_by_itself(tmp_path: Path) -> None:
     store = Line()
     task = upload(files(tmp_path, small(2)), store, "p")
-    blind = task._replace(actions=[replace(task.actions[0], source=None), task.actions[1]])
+    blind = task._replace(actions=[task.actions[0]._replace(source=None), task.actions[1]])
     report = moved_by(store.engine(fewest_small=1), blind)
     assert store.in_lane == ["f001"]
     assert len(report.moved) + len(report.failed) == 2
@@ -333,7 +333,7 @@ def test_where_the_disk_is_slow_others_help_with_connections_of_their_own(tmp_pa
 
     store, report = Opening(), CollectedReport()
     task = upload(files(tmp_path, small(80)), store, "p")
-    slow = [replace(each, source=Slow.of(os.stat(tmp_path / each.path))) for each in task.actions]
+    slow = [each._replace(source=Slow.of(os.stat(tmp_path / each.path))) for each in task.actions]
     store.engine(fewest_small=1).move(task._replace(actions=slow), report, RecordingListener())
     assert len(report.moved) == len(store.blobs) == 80 and not report.failed
     assert others.is_set() and store.opened > 1
@@ -346,11 +346,11 @@ def test_where_the_disk_is_slow_others_help_with_connections_of_their_own(tmp_pa
 def test_a_file_gets_its_own_name_or_the_one_that_the_plan_gives_it(tmp_path: Path, fewest: int) -> None:
     store = Line()
     task = upload(files(tmp_path / "up", {"a": 1, "b": 2}), store, "p")
-    renamed = task._replace(actions=[replace(task.actions[0], target="sub/c"), task.actions[1]])
+    renamed = task._replace(actions=[task.actions[0]._replace(target="sub/c"), task.actions[1]])
     all_moved(store.engine(fewest_small=fewest), renamed)
     assert set(store.blobs) == {"p/sub/c", "p/b"}
     back = download(store, "p", tmp_path / "down", ["sub/c", "b"])
-    back = back._replace(actions=[replace(back.actions[0], target="d"), back.actions[1]])
+    back = back._replace(actions=[back.actions[0]._replace(target="d"), back.actions[1]])
     all_moved(store.engine(fewest_small=fewest), back)
     assert sorted(path.name for path in (tmp_path / "down").rglob("*")) == ["b", "d"]
 
@@ -377,7 +377,7 @@ def test_from_a_folder_to_a_folder_files_are_copied_with_their_times(tmp_path: P
     task = upload(files(tmp_path / "from", {"a": 3, "sub/b": 0}), MemoryStore(), "p")
     os.utime(tmp_path / "from/a", ns=(5, 7))
     ends = LocalLocation(tmp_path / "from"), LocalLocation(tmp_path / "to")
-    actions = tuple(replace(each, source=LocalState.of(os.stat(ends[0].at(each.path)))) for each in task.actions)
+    actions = tuple(each._replace(source=LocalState.of(os.stat(ends[0].at(each.path)))) for each in task.actions)
     report = moved_by(DirectEngine(), task._replace(part=live_part(Route.DOWNLOAD, *ends), actions=actions))
     assert {each.action.path: each.destination for each in report.moved} == {
         each.path: hash_file(tmp_path / "to" / each.path) for each in actions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ def write(
 ) -> FileAction:
     old = None if before is None else LocalState(before, 1, 1, 1)
     action = FileAction(path, Action.TRANSFER, Reason.NEW, size, RemoteState(size, "e"), old)
-    return replace(action, on_record=on_record, aside=aside)
+    return action._replace(on_record=on_record, aside=aside)
 
 
 def adopt(path: str, size: int, before: int) -> FileAction:
@@ -69,7 +68,7 @@ def test_room_is_needed_for_new_files_before_the_replaced_ones_are_deleted(
 
 def test_a_version_that_is_kept_aside_needs_room_too() -> None:
     kept = write("a", 5, aside="a.remote")
-    kept = replace(kept, source=LocalState(5, 1, 1, 1), destination=RemoteState(70, "e"))
+    kept = kept._replace(source=LocalState(5, 1, 1, 1), destination=RemoteState(70, "e"))
     part = WrittenHere("data", ROOT, [kept])
     assert lacking_room([part], Action.ADOPT, 75, room(70)) == []
     assert len(lacking_room([part], Action.ADOPT, 75, room(69))) == 1

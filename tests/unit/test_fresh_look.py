@@ -9,7 +9,6 @@ import sys
 import termios
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,7 +124,7 @@ def filled(*names: str) -> MemoryStore:
 
 def test_a_file_that_got_another_name_is_looked_for_there() -> None:
     store = filled("x/a", "x/a.local")
-    renamed = replace(action("a", None, None), target="a.local")
+    renamed = action("a", None, None)._replace(target="a.local")
     assert states_at_destination(OpenBlob(store, "x"), [Moved(renamed)], Seen()) == {
         "a": remote_state(store.blobs["x/a.local"].info)
     }
@@ -216,7 +215,7 @@ def test_a_blob_without_an_md5_is_read_if_its_source_has_one() -> None:
     planned = [
         Moved(action("a", LocalState(7, 1, 1, 1, ONE), None)),
         # What the engine read counts, and the name that the file got.
-        Moved(replace(action("b", LocalState(9, 1, 1, 1), None), target="b.local"), source=LocalState(4, 1, 1, 1, TWO)),
+        Moved(action("b", LocalState(9, 1, 1, 1), None)._replace(target="b.local"), source=LocalState(4, 1, 1, 1, TWO)),
         Moved(action("gone", LocalState(7, 1, 1, 1, ONE), None)),
     ]
     end = OpenBlob(store, "x")
@@ -263,7 +262,7 @@ def test_a_blob_with_the_content_of_the_file_was_written_before(tmp_path: Path) 
     assert found is not None
     assert (found.action, found.destination) == (planned, None)
     assert found.source is not None and found.source.md5 == hashlib.md5(b"content").digest()
-    aside = replace(planned, target="b")
+    aside = planned._replace(target="b")
     assert written_before(task.part, aside) is None
     store.add("p/b", b"content")
     assert written_before(task.part, aside) is not None
@@ -280,8 +279,8 @@ def test_a_file_with_the_content_of_the_blob_was_written_before(tmp_path: Path) 
     assert written_before(task.part, planned) is None
     (tmp_path / "a").write_bytes(b"content")
     assert written_before(task.part, planned) == Moved(planned, planned.source)
-    assert written_before(task.part, replace(planned, source=None)) is None
-    aside = replace(planned, target="b")
+    assert written_before(task.part, planned._replace(source=None)) is None
+    aside = planned._replace(target="b")
     assert written_before(task.part, aside) is None
     (tmp_path / "a").rename(tmp_path / "b")
     assert written_before(task.part, aside) is not None
@@ -371,7 +370,7 @@ def test_a_copy_is_looked_for_under_the_name_that_it_was_to_get() -> None:
     (planned,) = (task := copy(one, "p", two, "p", ["a"])).actions
     two.add("p/b", b"content", with_md5=False)
     assert written_before(task.part, planned) is None
-    assert written_before(task.part, replace(planned, target="b")) is not None
+    assert written_before(task.part, planned._replace(target="b")) is not None
 
 
 def test_a_file_that_the_plan_saw_and_that_has_the_content_now_was_written_since(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_patterns_need_to_choose_in_one_of_several_paths(world: World) -> None:
 
 
 def test_what_is_chosen_and_ignored_or_unreadable_was_chosen(world: World) -> None:
-    ignoring = replace(world.here.folders[0], ignore=("*.jpg",))
+    ignoring = world.here.folders[0]._replace(ignore=("*.jpg",))
     world.here = replace(world.here, folders=(ignoring, *world.here.folders[1:]))
     write(world, a__jpg=b"1", b__txt=b"2")
     assert world.plan("u", "data/voc", options=JPG).ignored == 1

@@ -151,8 +151,8 @@ def linked(desk: Desk, root: Path) -> JobSpec:
 
 def test_a_file_of_a_linked_folder_has_the_link_of_its_blob_once_that_is_the_same(desk: Desk) -> None:
     spec, name = linked(desk, desk.root), f"output/{RUN}/deep/a.txt"
-    signing = replace(BOX, account_key=Secret("a2V5"))
-    folders = (replace(desk.cluster.folders[0], account=signing),)
+    signing = BOX._replace(account_key=Secret("a2V5"))
+    folders = (desk.cluster.folders[0]._replace(account=signing),)
     found = list_outputs(desk.context(platform="slurm", folders=folders), desk.record(spec))
     [one] = found.files
     assert (one.shown, one.size, one.blob, one.on_disk) == ("output/deep/a.txt", 5, None, desk.root / name)

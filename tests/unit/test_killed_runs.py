@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -244,4 +243,4 @@ def _sources(moved: list[Moved]) -> list[Moved]:
 
 
 def replace_destination(moved: Moved) -> Moved:
-    return moved._replace(destination=None, action=replace(moved.action, destination=None))
+    return moved._replace(destination=None, action=moved.action._replace(destination=None))

@@ -175,7 +175,7 @@ def test_an_empty_blob_becomes_an_empty_file(place: Place) -> None:
 
 def test_under_another_name_it_replaces_nothing(place: Place) -> None:
     place.file.write_bytes(b"mine")
-    action = replace(place.action(), target="other")
+    action = place.action()._replace(target="other")
     place.fetch(action).all()
     assert (place.root / "other").read_bytes() == BODY[:SIZE] and place.file.read_bytes() == b"mine"
     with pytest.raises(PreconditionFailedError):
@@ -669,7 +669,7 @@ def test_what_was_copied_is_on_record_as_well(place: Place) -> None:
 
 
 def test_a_plan_that_saw_no_blob_has_it_looked_at(place: Place) -> None:
-    unseen = replace(place.action(), source=None)
+    unseen = place.action()._replace(source=None)
     place.fetch(unseen).all()
     assert place.file.read_bytes() == BODY[:SIZE]
     assert isinstance(local_state(place.file), LocalState) and remote_state(place.store, NAME) is not None

@@ -120,7 +120,7 @@ def test_an_engine_is_believed_only_what_the_service_told_it(
 ) -> None:
     ours, one = books(planned, route)
     if planned is None:
-        one = replace(one, size=10)
+        one = one._replace(size=10)
         ours = Books((one,), route)
     assert ours.ledger.moved([Moved(one, source=read, destination=shown)])
     assert (set(ours.ledger.verified), set(ours.ledger.pending)) == (({"a"}, set()) if believed else (set(), {"a"}))
@@ -222,7 +222,7 @@ def test_what_the_next_run_goes_on_from_is_of_the_files_that_are_not_there() -> 
 
 
 def test_files_that_nobody_planned_take_no_part() -> None:
-    known, unchanged = action("a", OLD, None), replace(action("b", OLD, BLOB), action=Action.UNCHANGED)
+    known, unchanged = action("a", OLD, None), action("b", OLD, BLOB)._replace(action=Action.UNCHANGED)
     ours = Books((known, unchanged))
     assert not ours.ledger.moved([Moved(action("c", OLD, None), destination=BLOB)])
     ours.ledger.failed(unchanged, FAILED)
@@ -309,9 +309,9 @@ def test_unchanged_pairs_are_on_record_at_once_where_both_sides_are_known(route:
     near, far = (BLOB, OLD) if route is Route.DOWNLOAD else (OLD, BLOB)
     whole = FileAction("a", Action.UNCHANGED, Reason.SAME_MD5, 10, near, far)
     others = [
-        replace(whole, path="b", source=None),
-        replace(whole, path="c", destination=None),
-        replace(whole, path="d", action=Action.CONFLICT),
+        whole._replace(path="b", source=None),
+        whole._replace(path="c", destination=None),
+        whole._replace(path="d", action=Action.CONFLICT),
     ]
     ours = Books((*others, whole), route)
     ours.ledger.record_unchanged()
@@ -330,7 +330,7 @@ def test_a_version_that_was_settled_against_is_on_record_with_no_present_destina
     route: Route, source: FileState, expected: Record
 ) -> None:
     settled = FileAction("a", Action.SKIP, Reason.KEEP_DESTINATION, 10, source, source)
-    others = [replace(settled, path="b", reason=Reason.BOTH_CHANGED), replace(settled, path="c", source=None)]
+    others = [settled._replace(path="b", reason=Reason.BOTH_CHANGED), settled._replace(path="c", source=None)]
     ours = Books((*others, settled), route)
     ours.ledger.record_settled((*others, settled))
     assert ours.records.records == {"x/a": expected}
@@ -365,7 +365,7 @@ def test_records_are_written_once() -> None:
 
 
 def test_what_was_written_here_is_on_the_disk_before_its_record() -> None:
-    moved, named = action("a", BLOB, None), replace(action("b", BLOB, None), target="c")
+    moved, named = action("a", BLOB, None), action("b", BLOB, None)._replace(target="c")
     equal = FileAction("d", Action.UNCHANGED, Reason.SAME_MD5, 10, BLOB, OLD)
     ours = Books((moved, named, equal), Route.DOWNLOAD)
     ours.ledger.seen([(Moved(moved), OLD)])
@@ -493,13 +493,13 @@ def test_a_file_that_was_fresh_when_it_was_read_does_not_age_while_it_is_sent() 
 def test_a_second_try_takes_the_sources_as_they_are_now() -> None:
     first, second = action("a", OLD, BLOB), action("b", OLD, None)
     now = replace(OLD, size=11)
-    assert retry_with([first, second], {"a": now, "b": None}, {}) == [replace(first, source=now, size=11)]
+    assert retry_with([first, second], {"a": now, "b": None}, {}) == [first._replace(source=now, size=11)]
 
 
 def test_a_second_try_replaces_what_the_first_wrote() -> None:
     first, second = action("a", OLD, None), action("b", OLD, BLOB)
     again = retry_with([first, second], {"a": OLD, "b": OLD}, {"a": BLOB})
-    assert again == [replace(first, destination=BLOB), second]
+    assert again == [first._replace(destination=BLOB), second]
 
 
 def test_a_copy_that_arrived_without_a_report_is_recorded() -> None:

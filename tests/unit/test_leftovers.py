@@ -96,7 +96,7 @@ def test_what_no_download_goes_on_from_goes_with_its_record(place: Place, why: s
     part = place.part()
     if why == "another version":
         (action,) = part.actions
-        part = replace(part, actions=(replace(action, source=RemoteState(4, "other", None)),))
+        part = replace(part, actions=(action._replace(source=RemoteState(4, "other", None)),))
     tidy(place.records, [part], "azcopy" if why == "another engine" else "direct")
     assert place.left() == {OTHER} and not list(place.records.all())
 
@@ -125,5 +125,5 @@ def test_a_transfer_removes_what_it_will_not_go_on_from(tmp_path: Path) -> None:
 def test_of_a_single_file_the_folder_that_it_is_in_is_looked_at(place: Place) -> None:
     part = place.part()
     file = replace(part, destination=LocalLocation(place.root / "a"))
-    remove_unrecorded(place.records, file, [replace(part.actions[0], path="")])
+    remove_unrecorded(place.records, file, [part.actions[0]._replace(path="")])
     assert place.left() == {PART}

@@ -67,7 +67,7 @@ def test_an_empty_folder_is_reported_where_its_container_is_not_empty(tmp_path: 
 
 def test_nothing_is_reported_where_the_container_is_empty_or_the_folder_is_no_link(tmp_path: Path) -> None:
     assert told(tmp_path, cluster_of(tmp_path), "me/database/a.txt", "other") == []
-    copied = tuple(replace(entry, mode="download") for entry in FOLDERS)
+    copied = tuple(entry._replace(mode="download") for entry in FOLDERS)
     assert told(tmp_path, replace(cluster_of(tmp_path), folders=copied), "me/data/a.txt") == []
     for platform in ("kubernetes", "aml"):
         assert told(tmp_path, cluster_of(tmp_path, platform), "me/data/a.txt") == []
@@ -75,14 +75,14 @@ def test_nothing_is_reported_where_the_container_is_empty_or_the_folder_is_no_li
 
 def test_each_linked_folder_is_looked_at_whatever_the_others_are(tmp_path: Path) -> None:
     blobs = ("me/data/a.txt", "me/output/old.txt")
-    copied = (replace(FOLDERS[0], mode="download"), FOLDERS[1])
+    copied = (FOLDERS[0]._replace(mode="download"), FOLDERS[1])
     (output,) = told(tmp_path, replace(cluster_of(tmp_path), folders=copied), *blobs)
     assert output.startswith("output_folder is linked to")
     # A file share is mounted elsewhere, and has no blobs.
-    share = (replace(FOLDERS[0], storage_type="file"), FOLDERS[1])
+    share = (FOLDERS[0]._replace(storage_type="file"), FOLDERS[1])
     assert told(tmp_path, replace(cluster_of(tmp_path), folders=share), *blobs) == [output]
     # A folder that is the whole container.
-    whole = (replace(FOLDERS[0], path=""),)
+    whole = (FOLDERS[0]._replace(path=""),)
     assert len(told(tmp_path, replace(cluster_of(tmp_path), folders=whole), "a.txt")) == 1
 
 
@@ -120,7 +120,7 @@ def test_a_container_that_does_not_answer_hides_no_other_folder(tmp_path: Path) 
 def test_a_command_in_this_terminal_is_told_what_is_empty_here(tmp_path: Path, mode: str) -> None:
     """Nothing is downloaded for it; what it writes to an output folder stays here, as everybody knows."""
     cluster = cluster_of(tmp_path, "slurm", ssh="me@login", slurm={"shared_root": "/s"})
-    cluster = replace(cluster, folders=tuple(replace(each, mode=mode) for each in FOLDERS))
+    cluster = replace(cluster, folders=tuple(each._replace(mode=mode) for each in FOLDERS))
     store = MemoryStore()
     for name in ("me/data/a", "me/output/b"):
         store.add(name, b"x")

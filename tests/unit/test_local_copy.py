@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +74,7 @@ def test_it_appears_with_the_bytes_the_time_and_the_permissions_of_its_source(pl
 
 def test_a_single_file_goes_where_it_was_named_and_any_may_get_another_name(place: Place) -> None:
     copied(place.job(action("", local_state(place.file), None), source=place.file, end=place.there / "b"))
-    copied(place.job(replace(action("a", local_state(place.file), None), target="sub/c")))
+    copied(place.job(action("a", local_state(place.file), None)._replace(target="sub/c")))
     assert place.names() == ["b", "sub"] and (place.there / "sub/c").read_bytes() == BODY
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -178,7 +177,7 @@ def test_impossible_paths(given: str, message: str) -> None:
     ],
 )
 def test_a_file_share_is_for_jobs_only(endpoint: str, host: str) -> None:
-    account = replace(ACCOUNT, blob_endpoint=endpoint)
+    account = ACCOUNT._replace(blob_endpoint=endpoint)
     share = FolderEntry("data", account, "p q", storage_type="file", file_share="s")
     of = Cluster(name="aml", file="f", root=ROOT, folders=(share,))
     for uploads in (True, False):

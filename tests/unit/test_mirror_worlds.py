@@ -150,7 +150,7 @@ def test_a_copy_from_a_folder_with_only_nested_entries_reports_what_it_leaves_ou
 def test_each_reason_names_its_files(tmp_path: Path) -> None:
     ignoring = replace(cluster("eu", data=account("eu"), data__n=account("third")))
     first, *others = ignoring.folders
-    world = World(tmp_path, replace(ignoring, folders=(replace(first, ignore=("*.tmp",)), *others)))
+    world = World(tmp_path, replace(ignoring, folders=(first._replace(ignore=("*.tmp",)), *others)))
     (tmp_path / "data").mkdir()
     for name in ("a", "b"):
         (tmp_path / "data" / name).write_bytes(b"1")

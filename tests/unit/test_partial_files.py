@@ -63,7 +63,7 @@ class Place:
 
     def task(self, *, delta: bool = False) -> MoveTask:
         task = upload(self.file.parent, self.store, "p")
-        return task._replace(actions=[replace(action, delta=delta) for action in task.actions])
+        return task._replace(actions=[action._replace(delta=delta) for action in task.actions])
 
     def run(self, *, delta: bool = False) -> CollectedReport:
         self.listener = RecordingListener()
@@ -509,7 +509,7 @@ def test_small_files_are_not_looked_up_in_the_block_journal(world: World) -> Non
 
 def test_a_plan_for_azcopy_counts_the_partial_files_that_start_over() -> None:
     whole = FileAction("a", Action.TRANSFER, Reason.NEW, 100)
-    begun, changed = replace(whole, path="b", on_record=40), replace(whole, path="c", delta=True)
+    begun, changed = whole._replace(path="b", on_record=40), whole._replace(path="c", delta=True)
     both: PlanPart = Part(
         "data/x",
         Route.UPLOAD,
@@ -522,7 +522,7 @@ def test_a_plan_for_azcopy_counts_the_partial_files_that_start_over() -> None:
     assert for_engine((both,), "direct") == ((both,), ())
     assert for_engine((replace(both, actions=(whole,)),), "azcopy")[1] == ()
     (part,), (said,) = for_engine((both,), "azcopy")
-    assert part.actions == (whole, replace(whole, path="b"), replace(whole, path="c"))
+    assert part.actions == (whole, whole._replace(path="b"), whole._replace(path="c"))
     assert said.startswith("2 files are at the destination in part, and azcopy moves all of it again")
     (said,) = for_engine((replace(both, actions=(begun,)),), "azcopy")[1]
     assert said.startswith("1 file is at the destination in part")

@@ -336,7 +336,7 @@ def test_of_several_blobs_in_the_way_the_first_is_offered() -> None:
 
 def test_names_of_copies_aside_are_names_that_are_written() -> None:
     def setting_aside(path: str, aside: str) -> FileAction:
-        return replace(moving(path, aside), destination=THERE)
+        return moving(path, aside)._replace(destination=THERE)
 
     with pytest.raises(UnsafeNamesError) as refused:
         check_names([setting_aside("d/a", "bad.remote"), setting_aside("d/b", "c")], (), "data/x", bad)

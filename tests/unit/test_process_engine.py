@@ -260,7 +260,7 @@ def test_two_files_are_worth_two_workers(task: MoveTask) -> None:
 
 
 def test_what_no_shard_can_hold_is_moved_here(task: MoveTask) -> None:
-    strange = replace(task.actions[0], source=None)
+    strange = task.actions[0]._replace(source=None)
     run = Run(task._replace(actions=[strange, *task.actions[1:]]), Workers(honest)).work()
     assert run.paths == _all(task)[1:]
     (here,) = run.alone.tasks
@@ -931,8 +931,8 @@ def test_one_process_moves_all_files_if_others_would_not_help(task: MoveTask, us
 
 
 def test_large_files_are_not_in_the_trial(task: MoveTask) -> None:
-    large = [replace(action, size=TRIAL_FILE + 1) for action in task.actions[:3]]
-    largest = replace(task.actions[3], size=TRIAL_FILE)
+    large = [action._replace(size=TRIAL_FILE + 1) for action in task.actions[:3]]
+    largest = task.actions[3]._replace(size=TRIAL_FILE)
     run = Run(task._replace(actions=[*large, largest, *task.actions[4:]]), Workers(honest), trial=2).work()
     assert [action.path for action in run.alone.tasks[0].actions] == _all(task)[3:5]
     # A task that the trial would finish has none.

@@ -11,7 +11,6 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -126,7 +125,7 @@ def test_a_head_that_is_none_makes_no_record(
 ) -> None:
     what = of(data)
     begin(records, what, each(0, 100)).close()
-    head = wrong if isinstance(wrong, str) else json.dumps({**asdict(what), **wrong})
+    head = wrong if isinstance(wrong, str) else json.dumps({**what._asdict(), **wrong})
     change(tmp_path, "UPDATE unfinished SET head = ?", head)
     assert records.take(what.destination) is None and list(records.all()) == []
     begin(records, what, each(0, 10)).close()
@@ -136,7 +135,7 @@ def test_a_head_that_is_none_makes_no_record(
 def test_a_record_is_one_writers_at_a_time(records: RangeRecords, data: Path) -> None:
     what = of(data)
     begin(records, what, each(0, 10)).close()
-    other = replace(what, part=".blobsync-0badcafe.part")
+    other = what._replace(part=".blobsync-0badcafe.part")
     with written_to(data, what):
         assert records.take(what.destination) is None
         assert records.start(other) is None
@@ -148,7 +147,7 @@ def test_a_record_is_one_writers_at_a_time(records: RangeRecords, data: Path) ->
 def test_beginning_anew_forgets_what_was_there_and_ends_the_record_before(records: RangeRecords, data: Path) -> None:
     what = of(data)
     before = begin(records, what, each(0, 100))
-    other = replace(what, etag="0x2")
+    other = what._replace(etag="0x2")
     record = begin(records, other, each(100, 10))
     before.add(each(200, 10))
     before.remove()

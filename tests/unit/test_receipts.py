@@ -66,7 +66,7 @@ def planned(world: World, command: str = "u") -> tuple[TransferPlan, Ledger]:
 
 def verify(ledger: Ledger, name: str, source: FileState | None, there: FileState | None, **changes: Any) -> None:
     (action,) = [each for each in ledger.part.actions if each.path == name]
-    ledger.verified[name] = Moved(replace(action, **changes), source, there)
+    ledger.verified[name] = Moved(action._replace(**changes), source, there)
 
 
 def ended(plan: TransferPlan, **values: Any) -> TransferResult:

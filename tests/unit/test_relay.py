@@ -75,7 +75,7 @@ class Place:
         self.here.add("x/a", body, with_md5=with_md5, properties=PNG._replace(tier=tier))
 
     def action(self, **changes: Any) -> FileAction:
-        return replace(copy(self.here, "x", self.there, "y", ["a"]).actions[0], **changes)
+        return copy(self.here, "x", self.there, "y", ["a"]).actions[0]._replace(**changes)
 
     def job(self, **changes: Any) -> RelayJob:
         task = copy(self.here, "x", self.there, "y", ["a"])

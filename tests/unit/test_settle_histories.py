@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -190,4 +190,4 @@ def test_an_aside_name_in_use_is_not_overwritten() -> None:
     ends.edit(ends.near, action.aside)
     again = next(each for each in ends.plan("u", TransferOptions(keep="both")) if each.path == "a.txt")
     assert again.aside not in (None, action.aside)
-    assert replace(again, aside=action.aside) == action
+    assert again._replace(aside=action.aside) == action

@@ -159,7 +159,7 @@ def test_only_the_version_that_was_seen_is_replaced(place: Place, way: str) -> N
         fetch(place, place.job(seen), way)
     assert place.names() == []
     place.file.write_bytes(b"other")
-    aside = replace(place.action(), target="b")
+    aside = place.action()._replace(target="b")
     fetch(place, place.job(aside), way)
     assert (place.file.read_bytes(), (place.root / "b").read_bytes()) == (b"other", BODY)
     with pytest.raises(PreconditionFailedError):

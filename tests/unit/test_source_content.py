@@ -49,7 +49,7 @@ class Mover:
         """As planned from a listing, which has no MD5."""
         (found,) = copy(self.source, "x", self.there, "y", ["a"]).actions
         (info,) = self.source.list_blobs(NAME)
-        return replace(found, source=RemoteState(info.size, info.etag, None, ""))
+        return found._replace(source=RemoteState(info.size, info.etag, None, ""))
 
     def job(self, action: FileAction | None = None) -> FileJob:
         action = action or self.action()
@@ -124,7 +124,7 @@ def test_it_is_compared_by_the_best_that_the_source_says(
 def test_it_is_compared_also_where_no_listing_told_its_tier(mover: Mover) -> None:
     action = mover.action()
     assert isinstance(action.source, RemoteState)
-    assert mover.moved(replace(action, source=replace(action.source, tier=None))).compared_by == "md5"
+    assert mover.moved(action._replace(source=replace(action.source, tier=None))).compared_by == "md5"
 
 
 def test_it_replaces_what_was_there(mover: Mover) -> None:
@@ -134,8 +134,8 @@ def test_it_replaces_what_was_there(mover: Mover) -> None:
     action = mover.action()
     assert isinstance(action.source, RemoteState)
     # As the planner has it after a question about its MD5.
-    action = replace(action, source=replace(action.source, md5=hashlib.md5(mover.body).digest()))
-    mover.moved(action if mover.is_relay else replace(action, destination=local_state(mover.file)))
+    action = action._replace(source=replace(action.source, md5=hashlib.md5(mover.body).digest()))
+    mover.moved(action if mover.is_relay else action._replace(destination=local_state(mover.file)))
     assert mover.arrived() == mover.body
 
 
@@ -159,7 +159,7 @@ def test_bytes_that_have_not_the_planned_md5_get_no_name(mover: Mover) -> None:
     assert isinstance(action.source, RemoteState)
     mover.source.hides_md5.add(NAME)
     with pytest.raises(ChecksumError, match="a different MD5"):
-        mover.moved(replace(action, source=replace(action.source, md5=OTHER)))
+        mover.moved(action._replace(source=replace(action.source, md5=OTHER)))
     assert mover.arrived() is None
 
 

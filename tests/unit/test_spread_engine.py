@@ -412,13 +412,13 @@ def test_the_job_is_asked_after_every_five_seconds_and_records_in_between_are_he
 
 def test_files_that_fit_no_shard_are_moved_here_after_the_others(task: MoveTask, jobs: Jobs) -> None:
     strange = {task.actions[0].path, task.actions[7].path}
-    actions = [replace(each, source=None) if each.path in strange else each for each in task.actions]
+    actions = [each._replace(source=None) if each.path in strange else each for each in task.actions]
     alone = Alone()
     report = moved_by(SpreadEngine(alone, jobs.begin, watch=clock()), task._replace(actions=actions))
     assert not report.failed and len(report.moved) == _FILES and len(jobs.jobs) == 1
     assert [({each.path for each in asked.actions}, asked.whole_folder) for asked in alone.tasks] == [(strange, False)]
     # Without a file for a task, no job begins.
-    only = task._replace(actions=[replace(task.actions[1], source=None, destination=None)])
+    only = task._replace(actions=[task.actions[1]._replace(source=None, destination=None)])
     moved_by(SpreadEngine(alone, jobs.begin), only)
     assert len(jobs.jobs) == 1
 
@@ -446,14 +446,14 @@ def test_the_parts_of_a_plan_are_one_job(tmp_path: Path) -> None:
 
 def test_all_files_are_in_about_as_many_shards_as_wanted_the_heaviest_first(task: MoveTask) -> None:
     other = replace(task.part, source=LocalLocation(Path("/elsewhere")))
-    large = [replace(task.actions[0], size=1 << 30)]
+    large = [task.actions[0]._replace(size=1 << 30)]
     shards = cut_all([(task.part, task.actions), (other, large)], 8)
     assert [shard.number for shard in shards] == list(range(len(shards)))
     assert shards[0].actions == tuple(large) and 2 <= len(shards) <= 9
     assert [shard.weight for shard in shards] == sorted((shard.weight for shard in shards), reverse=True)
     assert len(cut_all([(task.part, task.actions), (other, [])], 1)) == 1
     # Where fewer tasks are allowed, each takes more files than memory would like.
-    many = [replace(task.actions[0], path=f"f{number}") for number in range(12_000)]
+    many = [task.actions[0]._replace(path=f"f{number}") for number in range(12_000)]
     assert [len(cut_all([(task.part, many)], count)) for count in (1, 2)] == [1, 2]
 
 

@@ -66,7 +66,7 @@ def test_where_there_can_be_no_file_of_ours_the_oldest_files_tell_and_one_of_the
     for number, action in enumerate(reversed(task.actions)):
         os.utime(source.path / action.path, ns=(0, number))
         states[action.path] = LocalState.of(os.stat(source.path / action.path))
-    actions = [replace(action, source=states[action.path]) for action in task.actions]
+    actions = [action._replace(source=states[action.path]) for action in task.actions]
     given = source_probe(in_the_way, source, actions)
     assert given is not None
     named = [Path(each["file"]).name for each in given["files"]]
@@ -80,7 +80,7 @@ def test_where_there_can_be_no_file_of_ours_the_oldest_files_tell_and_one_of_the
     assert f"{source.path / named[0]} is another file here" in (probe_problem(given) or "")
     assert source_probe(in_the_way, source, ()) is None
     # Only files that are to move, and were seen here, can be compared.
-    others = [replace(actions[0], action=Action.UNCHANGED), replace(actions[1], source=None)]
+    others = [actions[0]._replace(action=Action.UNCHANGED), actions[1]._replace(source=None)]
     assert source_probe(in_the_way, source, others) is None
 
 
@@ -88,9 +88,9 @@ def test_of_files_of_one_age_the_first_by_name_tell(task: MoveTask) -> None:
     source = task.part.source
     assert isinstance(source, LocalLocation)
     state = LocalState(1, 1, 1, 1)
-    actions = [replace(task.actions[0], path=f"{number:02}", source=state) for number in reversed(range(20))]
+    actions = [task.actions[0]._replace(path=f"{number:02}", source=state) for number in reversed(range(20))]
     # The same path twice is no reason to compare states.
-    probe = files_probe(source, [*actions, replace(actions[-1], source=replace(state, inode=2))])
+    probe = files_probe(source, [*actions, actions[-1]._replace(source=replace(state, inode=2))])
     assert [Path(each["file"]).name for each in probe["files"]][1:] == [f"{number:02}" for number in range(15)]
 
 

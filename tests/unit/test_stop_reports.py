@@ -118,7 +118,7 @@ def test_a_file_counts_as_large_as_it_was_when_it_moved(world: World) -> None:
         cancelled(plan, Arrived().and_also([ledger]), 5020).message
         == "stopped: 2 of 2 files are done and verified, 0 are left"
     )
-    ledger.verified["b"] = Moved(replace(two, source=None))
+    ledger.verified["b"] = Moved(two._replace(source=None))
     assert cancelled(plan, Arrived().and_also([ledger]), 5021).message.endswith(
         "; 1 B of unfinished files were sent and will be sent again"
     )

@@ -319,7 +319,7 @@ def own_sas(hours: float) -> StorageAccount:
     """The account, with this SAS and without a key."""
     moment = datetime.now(timezone.utc) + timedelta(hours=hours)
     text = f"sv=2022-11-02&sr=c&sp=racwdl&se={moment:%Y-%m-%dT%H:%M:%SZ}&sig=abc"
-    return replace(ACCOUNT, account_key=None, sas_token=SasToken.parse(text))
+    return ACCOUNT._replace(account_key=None, sas_token=SasToken.parse(text))
 
 
 @pytest.mark.parametrize("hours", [2, 24 * 30])

@@ -87,7 +87,7 @@ class Place:
         self.file.write_bytes(body)
 
     def action(self, **changes: object) -> FileAction:
-        return replace(upload(self.root, self.store, "p").actions[0], **changes)  # type: ignore[arg-type]
+        return upload(self.root, self.store, "p").actions[0]._replace(**changes)  # type: ignore[arg-type]
 
     def job(self, action: FileAction | None = None, *, journal: bool = True) -> UploadJob:
         self.run = WatchedRun(self)
@@ -292,7 +292,7 @@ THERE = RemoteState(3, "seen", b"m" * 16)
 def test_the_condition_is_what_the_plan_saw(
     destination: RemoteState | LocalState | None, target: str | None, condition: Precondition
 ) -> None:
-    assert precondition_of(replace(action("a", None, destination), target=target)) == condition
+    assert precondition_of(action("a", None, destination)._replace(target=target)) == condition
 
 
 @pytest.mark.parametrize("size", [5, SIZE])

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -321,7 +320,7 @@ class OneFile(ScriptedJob):
 
     def __init__(self, run: RunState, path: str, fails: BaseException | None = None) -> None:
         super().__init__(run, path, Script())
-        self.action = replace(self.action, size=5)
+        self.action = self.action._replace(size=5)
         self._fails = fails
         self.count(5)
         self.count_reused(2)
@@ -496,7 +495,7 @@ def test_what_is_about_to_be_written_is_noted_unless_nobody_knows_its_md5(tmp_pa
 
     run = run_state("a", "b")
     a, b = run.task.actions
-    renamed = replace(b, target="c")
+    renamed = b._replace(target="c")
     noting = RunState(run.task, run.report, run.listener, 1, Noting(StateDir(tmp_path)))
     noting.about_to_write((a, 1, None), (renamed, 2, b"m" * 16))
     ends = Ends(str(run.task.part.source), str(run.task.part.destination))
