@@ -4,12 +4,10 @@ Values without a connection or a secret, made from a configuration, a command li
 through plans and jobs as they are. ``str`` is the path or the URL, as in messages and files.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from blobsync.base.errors import CredentialError
@@ -60,8 +58,7 @@ def at_and_above(name: str) -> Iterator[str]:
         name = name.rpartition("/")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class BlobContainer:
+class BlobContainer(NamedTuple):
     """A container of a storage account.
 
     ``endpoint`` is the blob endpoint without a trailing slash: ``https://<account>.blob.core.windows.net``
@@ -73,7 +70,7 @@ class BlobContainer:
     endpoint: str
 
     @classmethod
-    def parse(cls, text: str) -> BlobContainer:
+    def parse(cls, text: str) -> "BlobContainer":
         """Parse ``https://ACCOUNT.blob.core.windows.net/CONTAINER``, or path style, without a SAS.
 
         Raises ``CredentialError`` for anything else: nothing of it may be requested.
@@ -87,11 +84,11 @@ class BlobContainer:
     def __str__(self) -> str:
         return f"{self.endpoint}/{self.name}"
 
-    def child(self, name: str) -> BlobLocation:
+    def child(self, name: str) -> "BlobLocation":
         """The blob or folder ``name`` in this container; the whole container if it is empty."""
         return BlobLocation(self, name)
 
-    def same_service(self, other: BlobContainer) -> bool:
+    def same_service(self, other: "BlobContainer") -> bool:
         """Whether both are in one storage account, so that a copy stays inside the service."""
         return (self.endpoint.lower(), self.account) == (other.endpoint.lower(), other.account)
 
@@ -115,7 +112,7 @@ class Bucket(Source):
     __slots__ = ()
 
     @classmethod
-    def at(cls, name: str, endpoint: str = AMAZON) -> Bucket:
+    def at(cls, name: str, endpoint: str = AMAZON) -> "Bucket":
         """The bucket ``name`` of a service; ``endpoint`` is a URL without a trailing slash."""
         return cls(host_of(endpoint) or endpoint, name, endpoint)
 
@@ -132,8 +129,7 @@ class UrlList(Source):
         return self.name if "://" in self.name else f"list:{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class BlobLocation:
+class BlobLocation(NamedTuple):
     """A blob, or a virtual folder when ``name`` is used as a prefix; the whole container if it is empty."""
 
     container: BlobContainer
@@ -142,12 +138,12 @@ class BlobLocation:
     def __str__(self) -> str:
         return f"{self.container}/{quote_blob_name(self.name)}" if self.name else str(self.container)
 
-    def child(self, relative: str) -> BlobLocation:
+    def child(self, relative: str) -> "BlobLocation":
         """``relative`` below this folder; the folder itself if ``relative`` is empty."""
         return BlobLocation(self.container, below(self.name, relative))
 
     @property
-    def parent(self) -> BlobLocation:
+    def parent(self) -> "BlobLocation":
         """The folder that this is in."""
         return BlobLocation(self.container, self.name.rpartition("/")[0])
 
@@ -172,7 +168,7 @@ class LocalLocation:
         """The path of :meth:`child`."""
         return self.path / relative if relative else self.path
 
-    def child(self, relative: str) -> LocalLocation:
+    def child(self, relative: str) -> "LocalLocation":
         """``relative`` below this folder; the folder itself if ``relative`` is empty."""
         return replace(self, path=self.at(relative), kept=self.kept / relative if self.kept else None)
 
@@ -183,19 +179,18 @@ class LocalLocation:
         return {"root": str(self.path), "boundary": boundary, **kept}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> LocalLocation:
+    def from_json(cls, values: Mapping[str, Any]) -> "LocalLocation":
         """The inverse of :meth:`to_json`. Raises ``KeyError`` or ``TypeError`` for anything else."""
         kept = values.get("kept")
         return cls(Path(values["root"]), tuple(map(Path, values["boundary"])), Path(kept) if kept else None)
 
     @property
-    def parent(self) -> LocalLocation:
+    def parent(self) -> "LocalLocation":
         """The folder that this is in."""
         return replace(self, path=self.path.parent, kept=self.kept.parent if self.kept else None)
 
 
-@dataclass(frozen=True, slots=True)
-class MountedLocation:
+class MountedLocation(NamedTuple):
     """A file or folder of a compute node where a service has mounted a container, or a part of one, for the job."""
 
     path: Path
@@ -203,12 +198,12 @@ class MountedLocation:
     def __str__(self) -> str:
         return f"{_MOUNTED}{self.path}"
 
-    def child(self, relative: str) -> MountedLocation:
+    def child(self, relative: str) -> "MountedLocation":
         """``relative`` below this folder; the folder itself if ``relative`` is empty."""
         return MountedLocation(self.path / relative if relative else self.path)
 
     @property
-    def parent(self) -> MountedLocation:
+    def parent(self) -> "MountedLocation":
         """The folder that this is in."""
         return MountedLocation(self.path.parent)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -155,7 +154,7 @@ def at(url: str) -> Callable[[StorageAccount], RestBlobStore]:
     """The container of an account at a service of the test's own, asked once."""
 
     def make(account: StorageAccount) -> RestBlobStore:
-        there = replace(account.container, endpoint=url)
+        there = account.container._replace(endpoint=url)
         http = BlobHttp(there, SharedKeySigner("acct", KEY), environ={}, retry=RetryPolicy(1))
         return RestBlobStore(account.container, http)
 

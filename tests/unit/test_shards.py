@@ -339,7 +339,7 @@ def test_a_shard_has_as_many_files_as_a_worker_can_hold_and_no_more() -> None:
 
 
 def test_the_line_of_a_file_has_what_it_needs_and_no_more() -> None:
-    plain, full = _action("a"), dataclasses.replace(_action("b"), target="c", on_record=3, delta=True)
+    plain, full = _action("a"), _action("b")._replace(target="c", on_record=3, delta=True)
     _, one, two, _ = shard_lines(Shard(0, Route.UPLOAD, "d", "/p", "https://a/b", (plain, full)))
     assert json.loads(one).keys() == {"path", "reason", "size", "source", "destination"}
     assert json.loads(two).keys() - json.loads(one).keys() == {"target", "on_record", "delta"}
@@ -362,8 +362,8 @@ def test_a_part_that_is_one_file_and_odd_names_stay_in_this_process() -> None:
     assert can_be_in_shard(_action("a//b"), Route.CROSS_ACCOUNT)
     assert not can_be_in_shard(_action("a//b"), Route.DOWNLOAD)
     for target, fits in (("b", True), ("../b", False), ("a//b", False)):
-        assert can_be_in_shard(dataclasses.replace(_action("a"), target=target), Route.DOWNLOAD) is fits
-    assert not can_be_in_shard(dataclasses.replace(_action("a"), source=None), Route.UPLOAD)
+        assert can_be_in_shard(_action("a")._replace(target=target), Route.DOWNLOAD) is fits
+    assert not can_be_in_shard(_action("a")._replace(source=None), Route.UPLOAD)
 
 
 # -- records ----------------------------------------------------------------------------------------------
@@ -576,7 +576,7 @@ _OTHER = dataclasses.replace(_FILE, inode=43)
 def test_a_record_of_another_version_than_the_plans_is_not_believed(
     route: Route, planned: FileState | None, record: FileRecord
 ) -> None:
-    account = ShardAccount(Shard(0, route, "d", "s", "t", (dataclasses.replace(_action("a"), source=planned),)))
+    account = ShardAccount(Shard(0, route, "d", "s", "t", (_action("a")._replace(source=planned),)))
     with pytest.raises(FormatError):
         account.moved(record)
     # It still has to move or fail.
