@@ -94,9 +94,11 @@ def test_an_entry_has_every_field_or_member() -> None:
             for each in (each for each in dataclasses.fields(value) if not each.name.startswith("_")):
                 row = re.search(rf"^\| `{each.name}` \| `(.+?)` \| (.*?) \|(?: (.*) \|)?$", section, re.MULTILINE)
                 assert row is not None, (name, each.name)
-                kind = re.sub(r"^Annotated\[(.*?), Option\(.*", r"\1", str(each.type))
+                written = each.type if isinstance(each.type, str) else inspect.formatannotation(each.type)
+                written = re.sub(r"[+~-](?=\w)|\b(?:\w+\.)+(?=\w)", "", written)
+                kind = re.sub(r"^Annotated\[(.*?), Option\(.*", r"\1", written)
                 assert row[1].replace("\\|", "|").replace(" ", "") == kind.replace(" ", ""), (name, each.name)
-                assert bool(row[3]) == (kind != each.type), (name, each.name)
+                assert bool(row[3]) == (kind != written), (name, each.name)
                 has_default = each.default is not dataclasses.MISSING or each.default_factory is not dataclasses.MISSING
                 assert bool(row[2]) == has_default, (name, each.name)
 

@@ -58,7 +58,8 @@ def at_and_above(name: str) -> Iterator[str]:
         name = name.rpartition("/")[0]
 
 
-class BlobContainer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BlobContainer:
     """A container of a storage account.
 
     ``endpoint`` is the blob endpoint without a trailing slash: ``https://<account>.blob.core.windows.net``

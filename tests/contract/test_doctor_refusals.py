@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -154,7 +155,7 @@ def at(url: str) -> Callable[[StorageAccount], RestBlobStore]:
     """The container of an account at a service of the test's own, asked once."""
 
     def make(account: StorageAccount) -> RestBlobStore:
-        there = account.container._replace(endpoint=url)
+        there = replace(account.container, endpoint=url)
         http = BlobHttp(there, SharedKeySigner("acct", KEY), environ={}, retry=RetryPolicy(1))
         return RestBlobStore(account.container, http)
 

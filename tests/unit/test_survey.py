@@ -109,7 +109,7 @@ def later_by(seconds: float) -> Callable[[], float]:
 @pytest.mark.parametrize(("scheme", "trips"), [("http", 2), ("https", 3)])
 def test_the_survey_measures_the_round_trip_to_a_container(place: Place, scheme: str, trips: int) -> None:
     for store in (place.store, place.other):
-        store.container_url = store.container_url._replace(endpoint=f"{scheme}://127.0.0.1:1/fake")
+        store.container_url = replace(store.container_url, endpoint=f"{scheme}://127.0.0.1:1/fake")
     place.write("a")
     found, _ = place.look(Route.UPLOAD, clock=later_by(0.3))
     assert found.round_trips == [pytest.approx(0.3 / trips)]

@@ -71,7 +71,14 @@ class PublicName:
 @cache
 def _source(module: str) -> ast.Module:
     file = importlib.import_module(module).__file__ or ""
-    return ast.parse(Path(file).read_text(encoding="utf-8"))
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    # Some types are written as texts, which is nothing to a reader.
+    for node in ast.walk(tree):
+        for name in ("annotation", "returns"):
+            written = getattr(node, name, None)
+            if isinstance(written, ast.Constant) and isinstance(written.value, str):
+                setattr(node, name, ast.parse(written.value, mode="eval").body)
+    return tree
 
 
 @cache
