@@ -403,7 +403,7 @@ def test_what_a_container_keeps_for_blobsync_is_not_removed_by_its_name_either(o
     own = ".blobsync/checkpoints/run/job/checkpoint-1.json"
     opened.store.add(own, b"{}")
     opened.store.add("a", b"a")
-    top = replace(opened.project.cluster, folders=(replace(entry, path=""),))
+    top = replace(opened.project.cluster, folders=(entry._replace(path=""),))
     with opened.project.with_cluster(top) as project:
         for blob_only in (False, True):
             with pytest.raises(NothingMatchedError):
