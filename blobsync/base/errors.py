@@ -475,25 +475,32 @@ class ProcessTimeoutError(ProcessError):
     """The program was killed because it did not end in time."""
 
 
-class TransferCancelledError(KeyboardInterrupt):
-    """Ctrl-C stopped a transfer. A ``KeyboardInterrupt`` and not a :class:`BlobsyncError`: a program that catches those
-    and continues with the next file must not continue after Ctrl-C.
+class StoppedError(KeyboardInterrupt):
+    """Ctrl-C, with what it leaves. A ``KeyboardInterrupt`` and not a :class:`BlobsyncError`: a program that catches
+    those and continues with the next file must not continue after Ctrl-C.
 
-    ``result`` is a ``TransferResult``: what was done before. ``message`` and ``hint`` are as in other errors.
+    ``message`` and ``hint`` are as in other errors.
     """
 
     code: FailureCode = FailureCode.CANCELLED
 
-    def __init__(self, message: str, *, hint: str | None = None, result: Any = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.result = result
 
     @property
     def exit_code(self) -> ExitCode:
         """130, as for every program that Ctrl-C ends."""
         return self.code.exit_code
+
+
+class TransferCancelledError(StoppedError):
+    """Ctrl-C stopped a transfer; ``result`` is a ``TransferResult``: what was done before."""
+
+    def __init__(self, message: str, *, hint: str | None = None, result: Any = None) -> None:
+        super().__init__(message, hint=hint)
+        self.result = result
 
 
 class IncompleteTransferError(BlobsyncError):

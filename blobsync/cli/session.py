@@ -23,7 +23,7 @@ from typer.models import ParameterInfo
 
 from blobsync.base.errors import (
     BlobsyncError,
-    TransferCancelledError,
+    StoppedError,
     UntrustedDockerError,
     UntrustedLinkError,
     UntrustedStateError,
@@ -237,7 +237,7 @@ _FOR_ALL = ("json", "verbose", "quiet", "color", "log_file", "timings")
 
 def interrupted(stop: KeyboardInterrupt) -> CommandInterruptedError:
     """The error for Ctrl-C during a command that was changing something."""
-    if isinstance(stop, TransferCancelledError):
+    if isinstance(stop, StoppedError):
         return CommandInterruptedError(stop.message, hint=stop.hint)
     return CommandInterruptedError("interrupted", hint="run the same command again to finish")
 

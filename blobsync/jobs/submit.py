@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 
 from blobsync.ancestors.convert import MovedJob, translate_again
 from blobsync.backends.protocol import OneMachine, Plan, Refused, Unknown
-from blobsync.base.errors import AmbiguousJobError, BlobsyncError, JobError, JobNotFoundError, SubmissionUnknownError
+from blobsync.base.errors import (
+    AmbiguousJobError,
+    BlobsyncError,
+    JobError,
+    JobNotFoundError,
+    StoppedError,
+    SubmissionUnknownError,
+)
 from blobsync.base.locations import BlobContainer, parse_store_location
 from blobsync.base.redaction import HIDDEN
 from blobsync.config.job_keys import READ_ONLY_MODES
@@ -176,6 +183,9 @@ def resubmit(
             warnings += (f"the old job {old.run_id} was stopped: {stopped.info.state}",)
     except BlobsyncError as error:
         warnings += (f"the old job {old.run_id} could not be cancelled: {error.message}",)
+    except KeyboardInterrupt as stop:
+        message = f"interrupted: {new.record.run_id} was submitted, and {old.run_id} may still run"
+        raise StoppedError(message, hint=f"blobsync abort {old.run_id}") from stop
     return Submitted(new.record, warnings)
 
 
@@ -359,21 +369,26 @@ def hand_over(
             publish(node_archive(context.environ), archive, store)
     # Recorded first: a job that was accepted just before we are killed must not get lost.
     record = context.history.add(spec, JobRef(spec.run_id, "", ""), backend.name, successor_of=successor_of, home=home)
-    outcome = backend.submit(plan, secrets)
+    unknown = f"unknown whether it accepted {spec.run_id}"
+    last = spec.run_id.rpartition("_")[2]
+    looks = f"blobsync q {last} looks for it; submit again only if it shows that the cluster never received it"
+    try:
+        outcome = backend.submit(plan, secrets)
+    except KeyboardInterrupt as stop:
+        raise StoppedError(f"interrupted while {cluster.name} was asked; {unknown}", hint=looks) from stop
     if isinstance(outcome, Refused):
         context.history.remove(spec.run_id)
         raise outcome.error
     if isinstance(outcome, Unknown):
-        last = spec.run_id.rpartition("_")[2]
-        raise SubmissionUnknownError(
-            f"{outcome.error.message}; unknown whether it accepted {spec.run_id}",
-            hint=f"blobsync q {last} looks for it; submit again only if it shows that the cluster never received it",
-        ) from outcome.error
+        raise SubmissionUnknownError(f"{outcome.error.message}; {unknown}", hint=looks) from outcome.error
     way_in: tuple[str, ...] = ()
     if spec.hold:
         way_in = (f"it waits {hold_text(spec.hold)} for you once it runs: {entering_command(spec.run_id)}",)
     if spec.hold and spec.image and spec.platform in ("local", "slurm"):
         way_in += (f"its shells are on the node itself, not in docker.image of {cluster.file}, {spec.image}",)
-    accepted = context.history.accept(record, outcome.ref)
-    share(context, [accepted])
+    try:
+        accepted = context.history.accept(record, outcome.ref)
+        share(context, [accepted])
+    except KeyboardInterrupt as stop:
+        raise StoppedError(f"interrupted; {spec.run_id} was submitted", hint=f"blobsync q {last}") from stop
     return Submitted(accepted, warnings + cluster.job_notes + way_in)

@@ -92,7 +92,7 @@ def demand_platform(cluster: Cluster) -> None:
 
 def demand_command(request: SubmitRequest) -> None:
     """Raise ``UsageError`` if there is nothing to run, or a shell line that no shell can run."""
-    if not request.argv:
+    if not request.argv or not request.argv[0].strip():
         raise UsageError("no command given", hint="blobsync submit python train.py --data voc20")
     if is_shell_line(request.argv) and _has_open_quote(request.argv[0]):
         raise UsageError("a quote is opened and not closed, so no shell can run the command", hint="close the quote")

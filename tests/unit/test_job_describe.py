@@ -42,6 +42,12 @@ def test_an_order_of_jobs_is_refused_where_there_is_none(platform: str) -> None:
     assert describe(make_cluster(platform="slurm"), request, "me_1_x", CODE).after == "me_1_0badcafe"
 
 
+@pytest.mark.parametrize("argv", [(), ("",), (" \n",), ("", "a word")])
+def test_a_command_without_a_program_is_refused(argv: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="no command given"):
+        describe(make_cluster(), SubmitRequest(argv), "me_1_x", CODE)
+
+
 @pytest.mark.parametrize("line", ['echo "unclosed', "python train.py 'a b", "echo 'a\nb"])
 @pytest.mark.parametrize("here", [False, True])
 def test_a_shell_line_with_an_open_quote_is_refused(line: str, here: bool) -> None:
@@ -126,11 +132,6 @@ def test_file_shares_are_for_azure_ml() -> None:
 def test_times_that_are_none_are_refused() -> None:
     with pytest.raises(ConfigError, match="timeout: 'soon' is not a duration"):
         describe(make_cluster(values={"timeout": "soon"}), SubmitRequest(("true",)), "me_1_x", CODE)
-
-
-def test_no_command_is_a_mistake() -> None:
-    with pytest.raises(UsageError, match="no command"):
-        describe(make_cluster(), SubmitRequest(()), "me_1_x", CODE)
 
 
 def test_a_job_that_waits_is_one_process_on_each_node_with_all_its_gpus() -> None:

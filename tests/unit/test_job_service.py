@@ -16,6 +16,7 @@ from blobsync.base.errors import (
     JobError,
     JobNotFoundError,
     LoginRequiredError,
+    StoppedError,
     SubmissionUnknownError,
     UsageError,
 )
@@ -44,7 +45,7 @@ class Ordered(FakeBackend):
     def __init__(self) -> None:
         super().__init__()
         self.order: list[str] = []
-        self.killed = False
+        self.killed = self.stopped = False
 
     def submit(self, plan, secrets):  # type: ignore[no-untyped-def]
         if self.killed:
@@ -54,6 +55,8 @@ class Ordered(FakeBackend):
         return ref
 
     def cancel(self, ref: JobRef) -> None:
+        if self.stopped:
+            raise KeyboardInterrupt
         self.order.append("cancel")
         super().cancel(ref)
 
@@ -107,14 +110,23 @@ def test_a_refused_job_is_not(context: JobContext, fake: Ordered) -> None:
 
 def test_a_submission_that_is_killed_leaves_a_trace(context: JobContext, fake: Ordered) -> None:
     fake.killed = True
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(StoppedError, match="interrupted while eu was asked; unknown whether it") as caught:
         send(context, "echo")
     (record,) = recent(context).records
+    assert caught.value.hint and f"blobsync q {record.run_id.rpartition('_')[2]} looks for it" in caught.value.hint
     assert record.info.state is State.UNKNOWN and "interrupted" in record.info.reason
     with pytest.raises(JobError, match="cannot be stopped yet"):
         cancel(context, record)
     fake.killed = False
     assert resubmit(context, record).record.spec.argv == ("echo",)
+
+
+def test_ctrl_c_between_the_two_halves_of_resubmit_names_both_jobs(context: JobContext, fake: Ordered) -> None:
+    old = send(context, "sleep", "9")
+    fake.stopped = True
+    with pytest.raises(StoppedError, match=f"was submitted, and {old.run_id} may still run") as caught:
+        resubmit(context, old)
+    assert caught.value.hint == f"blobsync abort {old.run_id}" and caught.value.exit_code == 130
 
 
 def test_a_submission_whose_answer_got_lost_stays_and_is_found_at_the_next_look(
