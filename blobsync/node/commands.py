@@ -105,7 +105,9 @@ def run_node(job: NodeJob, places: JobStores, held: HeldSignals) -> int:
         clean_up(job, SETUP_FAILED_EXIT)
         raise
     uploader.start()
-    write_text(job.run_dir / "phase", "running")
+    if not (job.run_dir / "phase").exists():
+        # Its time is when the job began to run; later nodes, and nodes that come back, leave it.
+        (job.run_dir / "phase").touch()
     ranks = ranks_of_node(job.spec, job.node_rank)
     code = _run(job, held, member, lambda one: job.rank_log(one.rank), list(ranks), restore)
     job.say(f"the command ended with {code}")

@@ -13,7 +13,7 @@ import re
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from blobsync.base.process_identity import ProcessMark
 from blobsync.base.user_folders import (
     config_home,
     environment,
+    locked_own,
     make_private,
     read_own,
     replace_file,
@@ -217,16 +218,12 @@ class Tunnels:
         """Add or replace a tunnel. Raises ``UsageError``, also for a key that ssh would not use."""
         tunnel.check()
         _demand_key(tunnel)
-        if self._folder(tunnel.name).is_held():
-            raise UsageError(f"the tunnel {tunnel.name} is open", hint=f"blobsync tunnel close {tunnel.name}")
-        self._write([*(other for other in self.all() if other.name != tunnel.name), tunnel])
+        self._replace(tunnel.name, tunnel)
 
     def remove(self, name: str) -> None:
         """Remove a tunnel. Raises ``NothingMatchedError``, and ``UsageError`` while it is open."""
         self.find(name)
-        if self._folder(name).is_held():
-            raise UsageError(f"the tunnel {name} is open", hint=f"blobsync tunnel close {name}")
-        self._write([other for other in self.all() if other.name != name])
+        self._replace(name)
 
     def states(self) -> tuple[TunnelState, ...]:
         """The states of all tunnels."""
@@ -293,8 +290,12 @@ class Tunnels:
         found.end_stray_line()
         return found
 
-    def _write(self, tunnels: Sequence[NamedTunnel]) -> None:
-        write_own(self._file, json.dumps({"tunnels": [asdict(tunnel) for tunnel in tunnels]}, indent=1))
+    def _replace(self, name: str, *new: NamedTunnel) -> None:
+        if self._folder(name).is_held():
+            raise UsageError(f"the tunnel {name} is open", hint=f"blobsync tunnel close {name}")
+        with locked_own(self._file):
+            tunnels = [*(other for other in self.all() if other.name != name), *new]
+            write_own(self._file, json.dumps({"tunnels": [asdict(tunnel) for tunnel in tunnels]}, indent=1))
 
 
 def _demand_key(tunnel: NamedTunnel) -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from blobsync.backends import create_backend
 from blobsync.backends.kubernetes.replies import job_info, last_lines, read_jobs, read_pods, sweep_info
-from blobsync.backends.local.run_files import RunFiles
+from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.local.task_pool import TaskPool
 from blobsync.backends.protocol import Refused, Surroundings
 from blobsync.backends.slurm.script import build_script
@@ -24,7 +24,7 @@ from blobsync.base.exit_codes import ENDED_ALONE_EXIT
 from blobsync.base.process import Completed, RunningProcess
 from blobsync.config.model import Cluster
 from blobsync.jobspec.make_spec import SubmitRequest
-from blobsync.jobspec.spec import JobSpec, Secrets, State, TaskArray
+from blobsync.jobspec.spec import JobSpec, Secrets, State, StateChange, TaskArray
 from blobsync.jobspec.sweep import sweep
 from tests.fakes.aml_configs import CONTAINER, load
 from tests.fakes.jobs import make_spec
@@ -331,6 +331,7 @@ def test_so_many_tasks_run_at_a_time_in_their_order_and_each_knows_its_number(tm
     pool, runner, files = _pool(tmp_path, 5, 2)
     assert files.phase() is State.PREPARING
     assert pool.look(canceled=False) is None and len(runner.children) == 2 and files.phase() is State.RUNNING
+    os.utime(files.folder / "phase", (7.0, 7.0))
     runner.children[1].code = 0
     assert pool.look(canceled=False) is None and len(runner.children) == 3
     for _ in range(3):
@@ -338,6 +339,8 @@ def test_so_many_tasks_run_at_a_time_in_their_order_and_each_knows_its_number(tm
             child.code = 0
         code = pool.look(canceled=False)
     assert code == 0 and [child.env["BLOBSYNC_TASK"] for child in runner.children] == list("01234")
+    # The job has run since its first task did.
+    assert files.read_states(SavedState(State.RUNNING)) == (StateChange(7.0, State.RUNNING),)
     roots = [child.argv[child.argv.index("--root") + 1] for child in runner.children]
     assert len(set(roots)) == 5 and all(child.env["A"] == "b" for child in runner.children)
 

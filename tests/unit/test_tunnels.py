@@ -11,6 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -337,6 +338,13 @@ def test_a_port_taken_by_another_program_is_an_error() -> None:
 @pytest.fixture
 def tunnels(tmp_path: Path) -> Tunnels:
     return Tunnels({"HOME": str(tmp_path)})
+
+
+def test_tunnels_that_are_added_at_once_are_all_kept(tunnels: Tunnels) -> None:
+    added = [NamedTunnel(f"t{number}", "me@gpu", 22_222 + number) for number in range(30)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(tunnels.add, added))
+    assert {*tunnels.all()} == {*added}
 
 
 def test_tunnels_are_kept_for_the_user_alone_and_by_their_names(tunnels: Tunnels, tmp_path: Path) -> None:

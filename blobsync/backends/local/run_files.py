@@ -121,9 +121,10 @@ class RunFiles(NamedTuple):
         """``RUNNING`` once the node program has prepared the node and started the command."""
         return State.RUNNING if self._phase.exists() else State.PREPARING
 
-    def write_phase(self, phase: State) -> None:
-        """Say so in the place of the node program."""
-        self._phase.write_text(phase.value.lower())
+    def note_running(self) -> None:
+        """Say so in the place of the node program, once: the time of the file is when the job began to run."""
+        if not self._phase.exists():
+            self._phase.touch()
 
     @property
     def _phase(self) -> Path:

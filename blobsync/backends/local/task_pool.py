@@ -58,7 +58,7 @@ class TaskPool(Children):
         info = TaskInfo(number, State.RUNNING, started=self._clock())
         self._running[number] = (child, info, gpus)
         self._files.add_task(info)
-        self._files.write_phase(State.RUNNING)
+        self._files.note_running()
 
     def _has_ended(self, number: int, code: int) -> None:
         task, info, gpus = self._running.pop(number)
