@@ -165,6 +165,16 @@ def locked(file: Path) -> Iterator[None]:
         os.close(lock)
 
 
+def is_locked(file: Path) -> bool:
+    """Whether another process holds the lock of ``file``; nobody does if it is missing."""
+    with suppress(FileNotFoundError), file.open("r") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @contextmanager
 def locked_own(file: Path) -> Iterator[None]:
     """Hold a lock so that no other process reads and replaces the file meanwhile.

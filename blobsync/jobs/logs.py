@@ -149,9 +149,16 @@ class FetchedLogs:
         return max(found, key=_age_of, default=None)
 
     def tail(self, name: str, lines: int) -> list[str]:
-        """The last lines of one log."""
-        text = self.path(name).read_text(encoding="utf-8", errors="replace")
-        return text.splitlines()[-lines:] if lines else []
+        """The last lines of one log; of a large log not much more is read."""
+        with self.path(name).open("rb") as log:
+            start, body = log.seek(0, 2), b""
+            # A progress bar ends its lines with the second, Windows with both.
+            while start and body.count(b"\n") + body.count(b"\r") <= 2 * lines:
+                before = start
+                start = max(0, start - max(PIECE_BYTES, len(body)))
+                log.seek(start)
+                body = log.read(before - start) + body
+        return body.decode("utf-8", "replace").splitlines()[-lines:] if lines else []
 
 
 def task_of(name: str) -> int | None:
@@ -251,7 +258,7 @@ def follow(
         fetched = fetch()
         names = [name for name in fetched.names if rank_of(name) is not None]
         for name in names or ([fetched.leading] if over and fetched.leading else []):
-            yield from ((name, line) for line in _new_lines(fetched.path(name), name, seen, everything=over))
+            yield from ((name, line) for line in _new_lines(fetched.path(name), name, seen, ended=over))
         if over:
             return
         over = ended()
@@ -259,17 +266,18 @@ def follow(
             pause()
 
 
-def _new_lines(path: Path, name: str, seen: dict[str, int], *, everything: bool) -> list[str]:
+def _new_lines(path: Path, name: str, seen: dict[str, int], *, ended: bool) -> Iterator[str]:
     with path.open("rb") as log:
-        if log.seek(0, 2) < seen.get(name, 0):
+        if log.seek(0, 2) < seen.setdefault(name, 0):
             # The file was replaced.
             seen[name] = 0
-        log.seek(seen.get(name, 0))
-        body = log.read()
-    # A line without its end is still being written.
-    whole = len(body) if everything else body.rfind(b"\n") + 1
-    seen[name] = seen.get(name, 0) + whole
-    return body[:whole].decode("utf-8", "replace").splitlines()
+        log.seek(seen[name])
+        for line in log:
+            if not ended and not line.endswith(b"\n"):
+                # It is still being written.
+                return
+            seen[name] += len(line)
+            yield from line.decode("utf-8", "replace").splitlines()
 
 
 class _Copies:

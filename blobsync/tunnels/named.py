@@ -35,6 +35,7 @@ from blobsync.base.process_identity import ProcessMark
 from blobsync.base.user_folders import (
     config_home,
     environment,
+    is_locked,
     locked_own,
     make_private,
     read_own,
@@ -129,12 +130,7 @@ class TunnelFolder:
 
     def is_held(self) -> bool:
         """Whether the tunnel's process runs."""
-        with suppress(FileNotFoundError), self.lock.open("r") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        return is_locked(self.lock)
 
     @contextmanager
     def held(self) -> Iterator[bool]:

@@ -174,6 +174,16 @@ def test_a_log_that_was_begun_anew_is_fetched_anew(tmp_path: Path) -> None:
     assert fetched.tail("user_logs/std_log.txt", 5) == ["short"]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_the_last_lines_of_a_log_of_a_terabyte_come_at_once(tmp_path: Path, end: str) -> None:
+    with open(tmp_path / "a.txt", "wb") as log:
+        log.truncate(1 << 40)
+        log.seek(0, 2)
+        log.write("".join(f"{end}line {number}" for number in range(99_999)).encode())
+    lines = FetchedLogs(tmp_path, ("a.txt",)).tail("a.txt", 20_000)
+    assert lines == [f"line {number}" for number in range(79_999, 99_999)]
+
+
 def test_fetched_logs_are_for_the_user_alone(tmp_path: Path) -> None:
     folder = tmp_path / "assets/job"
     modes: dict[str, str] = {}

@@ -58,8 +58,8 @@ def test_whoever_looks_while_supervisors_start_finds_none_of_them_dead(tmp_path:
         thread.start()
     with ExitStack() as stack:
         try:
-            assert all(stack.enter_context(files.supervised()) for files in runs)
-            assert not any(stack.enter_context(files.supervised()) for files in runs[:3])
+            for files in runs:
+                stack.enter_context(files.supervised())
         finally:
             over.set()
             for thread in threads:
@@ -69,13 +69,6 @@ def test_whoever_looks_while_supervisors_start_finds_none_of_them_dead(tmp_path:
         "local.json",
         "supervisor.lock",
     }
-
-
-def test_a_run_whose_supervisor_was_killed_may_have_another_one(tmp_path: Path) -> None:
-    files = make_run(tmp_path, state=State.QUEUED)
-    files.lock.touch()
-    with files.supervised() as is_only, files.supervised() as other:
-        assert (is_only, other) == (True, False) and not files.supervisor_is_gone()
 
 
 @pytest.mark.parametrize("state", [None, State.QUEUED])

@@ -11,7 +11,6 @@ lives would take each other for it.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 import time
@@ -19,11 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from blobsync.base.errors import JobError
 from blobsync.base.plain_json import made_of, parse_json
-from blobsync.base.user_folders import locked, make_private
+from blobsync.base.user_folders import is_locked, locked, make_private
 from blobsync.jobspec.spec import JobSpec, run_name
 
 # A ticket that no supervisor has claimed after so many seconds is left over from a killed submission.
@@ -84,8 +83,7 @@ class LocalQueue:
             # Under the lock: a process that looks at the queue meanwhile could take the ticket for an abandoned one.
             with locked(self._lock):
                 ticket = self._enter(run_id, gpus, most)
-                handle = until_the_end.enter_context(ticket.open("r+"))
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                until_the_end.enter_context(locked(ticket))
                 _update(ticket, claimed=True)
             try:
                 yield
@@ -157,10 +155,10 @@ def _live(ticket: Path) -> Iterator[Ticket]:
     except ValueError:
         # Tickets are written under the queue's lock: the writer of a partial one was killed.
         entry = None
-    with ticket.open("r+") as handle:
-        if _abandoned(handle, ticket, entry is None or entry.claimed):
-            ticket.unlink()
-            return
+    was_claimed = entry is None or entry.claimed
+    if not is_locked(ticket) and (was_claimed or time.time() - ticket.stat().st_mtime > UNCLAIMED_SECONDS):
+        ticket.unlink()
+        return
     if entry is None:
         raise JobError(
             f"the ticket {ticket} of a running job is damaged",
@@ -168,14 +166,6 @@ def _live(ticket: Path) -> Iterator[Ticket]:
             path=str(ticket),
         )
     yield entry
-
-
-def _abandoned(handle: IO[str], ticket: Path, claimed: bool) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return claimed or time.time() - ticket.stat().st_mtime > UNCLAIMED_SECONDS
 
 
 def _update(ticket: Path, **changes: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -15,7 +14,7 @@ from typing import NamedTuple
 
 from blobsync.backends.login_node import LOG_FOLDERS, nonempty_logs
 from blobsync.base.plain_json import made_of, parse_json
-from blobsync.base.user_folders import make_private, replace_file
+from blobsync.base.user_folders import is_locked, locked, make_private, replace_file
 from blobsync.jobspec.spec import JobSpec, LogFile, NodeChange, State, StateChange, TaskInfo
 
 # A run without a supervisor after so many seconds will not run.
@@ -210,20 +209,15 @@ class RunFiles(NamedTuple):
         return {int(name) for name in names if name.isascii() and name.isdigit()}
 
     @contextmanager
-    def supervised(self) -> Iterator[bool]:
-        """A context that holds the supervisor's lock; False if another live process has it.
+    def supervised(self) -> Iterator[None]:
+        """A context that holds the supervisor's lock.
 
         The file is locked before it gets its name, so that it is never seen unlocked while the supervisor lives.
         """
-        own = self.lock.with_suffix(f".{os.getpid()}")
-        with own.open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            is_only = not self.lock.exists() or self.supervisor_is_gone()
-            if is_only:
-                own.replace(self.lock)
-            else:
-                own.unlink()
-            yield is_only
+        own = self.lock.with_suffix(".new")
+        with locked(own):
+            own.replace(self.lock)
+            yield
 
     def supervisor_is_gone(self) -> bool:
         """Whether the supervisor of a run that has not ended was killed, or the machine went down."""
@@ -231,14 +225,7 @@ class RunFiles(NamedTuple):
         began = self.state if self.state.exists() else self.local
         if time.time() - began.stat().st_mtime < START_SECONDS and not self.lock.exists():
             return False
-        try:
-            with self.lock.open("r") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return True
-        except BlockingIOError:
-            return False
-        return True
+        return not is_locked(self.lock)
 
     def logs(self) -> tuple[LogFile, ...]:
         """The logs of all ranks, of the node and of all tasks, sorted by name."""

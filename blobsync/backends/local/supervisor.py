@@ -118,11 +118,10 @@ class Supervisor:
 
 
 def main(run_dir: str) -> int:
-    """Supervise the run in this directory; a second supervisor of the same run exits at once."""
+    """Supervise the run in this directory."""
     files = RunFiles(Path(run_dir))
-    with files.supervised() as is_only:
-        if is_only:
-            Supervisor(files, ProcessRunner(), os.environ).run()
+    with files.supervised():
+        Supervisor(files, ProcessRunner(), os.environ).run()
     return 0
 
 
