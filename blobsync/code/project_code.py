@@ -23,6 +23,7 @@ from blobsync.base.events import Listener, Looked, Note, Phase
 from blobsync.base.locations import BlobLocation
 from blobsync.base.process import ProcessRunner
 from blobsync.base.redaction import SasToken
+from blobsync.base.user_folders import locked
 from blobsync.code import compile as code_compile
 from blobsync.code.archive import manifest, write_archive
 from blobsync.code.digest import MANIFEST_NAME
@@ -251,19 +252,21 @@ class Code:
                 f"{self._project.root} is not writable, and init --folder writes to it",
                 hint="make the project's folder writable, or use 'blobsync init'",
             ) from error
-        _copy_tree(state, tree)
         folder = FolderEntry(str(inside), entry.account, entry.path.removesuffix(".zip"))
         cluster = replace(self._project.cluster, folders=(folder,))
         project = self._project.with_cluster(cluster)
-        try:
-            result = project.upload(f"{inside}/", TransferOptions(overwrite=True))
-            if not result.exit_code:
-                for note in self._record(str(entry.account.container.child(folder.path)), state.snapshot.digest):
-                    self._project.listener.emit(Note(note))
-            return state, result
-        finally:
-            project.close()
-            shutil.rmtree(tree, ignore_errors=True)
+        # Another 'init --folder' has the same tree, and would take it away.
+        with locked(tree.with_name("tree.lock")):
+            try:
+                _copy_tree(state, tree)
+                result = project.upload(f"{inside}/", TransferOptions(overwrite=True))
+                if not result.exit_code:
+                    for note in self._record(str(entry.account.container.child(folder.path)), state.snapshot.digest):
+                        self._project.listener.emit(Note(note))
+                return state, result
+            finally:
+                project.close()
+                shutil.rmtree(tree, ignore_errors=True)
 
     def reason_for(self, file: HashedFile) -> str:
         """Why a file is included, in words."""

@@ -137,6 +137,13 @@ def test_folder_uploads_the_same_files_one_by_one(coded: Project, container: Con
     assert (again.code, again.data["transferred"], again.data["unchanged"]) == (0, 2, 3), str(again)
 
 
+def test_two_uploads_of_the_code_at_once_leave_each_other_their_files(coded: Project, container: Container) -> None:
+    write_tree(coded.root, {f"src/m{number}.py": b"x = 1\n" for number in range(200)})
+    runs = [coded.start("init", "--folder") for _ in range(3)]
+    assert [done.code for done in map(coded.finish, runs)] == [0, 0, 0]
+    assert len(container.names("exp/code/src/")) == 201
+
+
 def test_a_backslash_in_a_name_is_left_out_of_the_folder_with_the_reason(coded: Project, container: Container) -> None:
     """The service would take it for another file of the folder."""
     write_tree(coded.root, {"src/model\\old.py": b"old\n"})
