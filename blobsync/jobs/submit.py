@@ -374,21 +374,18 @@ def hand_over(
     looks = f"blobsync q {last} looks for it; submit again only if it shows that the cluster never received it"
     try:
         outcome = backend.submit(plan, secrets)
+        if isinstance(outcome, Refused):
+            context.history.remove(spec.run_id)
+            raise outcome.error
+        if isinstance(outcome, Unknown):
+            raise SubmissionUnknownError(f"{outcome.error.message}; {unknown}", hint=looks) from outcome.error
+        accepted = context.history.accept(record, outcome.ref)
+        share(context, [accepted])
     except KeyboardInterrupt as stop:
         raise StoppedError(f"interrupted while {cluster.name} was asked; {unknown}", hint=looks) from stop
-    if isinstance(outcome, Refused):
-        context.history.remove(spec.run_id)
-        raise outcome.error
-    if isinstance(outcome, Unknown):
-        raise SubmissionUnknownError(f"{outcome.error.message}; {unknown}", hint=looks) from outcome.error
     way_in: tuple[str, ...] = ()
     if spec.hold:
         way_in = (f"it waits {hold_text(spec.hold)} for you once it runs: {entering_command(spec.run_id)}",)
     if spec.hold and spec.image and spec.platform in ("local", "slurm"):
         way_in += (f"its shells are on the node itself, not in docker.image of {cluster.file}, {spec.image}",)
-    try:
-        accepted = context.history.accept(record, outcome.ref)
-        share(context, [accepted])
-    except KeyboardInterrupt as stop:
-        raise StoppedError(f"interrupted; {spec.run_id} was submitted", hint=f"blobsync q {last}") from stop
     return Submitted(accepted, warnings + cluster.job_notes + way_in)
