@@ -197,9 +197,9 @@ _HOMES = {
         "LockError LoginRequiredError LostContactError LostContentError MappingError MirrorRefusedError "
         "NothingMatchedError OpenStateError OutsideProjectError PlanError PlanFileError PreconditionFailedError "
         "ProcessError ProcessTimeoutError Retry SasExpiredError SasPermissionError SecretsFoundError "
-        "ShapeConflictError SourceChangedError SpreadBusyError StorageError StorageUnreachableError SubmissionError "
-        "SubmissionUnknownError ThrottledError TooManyTasksError TransferCancelledError TrashTooSmallError "
-        "UndoImpossibleError UnknownClusterError UnmappedPathError UnsafeNameError UnsafeNamesError "
+        "ShapeConflictError SourceChangedError SpreadBusyError StoppedError StorageError StorageUnreachableError "
+        "SubmissionError SubmissionUnknownError ThrottledError TooManyTasksError TransferCancelledError "
+        "TrashTooSmallError UndoImpossibleError UnknownClusterError UnmappedPathError UnsafeNameError UnsafeNamesError "
         "UntrustedCodeError UntrustedDockerError UntrustedLinkError UntrustedStateError UsageError"
     ),
     "base.events": (
