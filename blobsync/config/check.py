@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import permutations
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,7 +19,7 @@ from blobsync.config.loader import (
     read_workspace,
     shown_path,
 )
-from blobsync.config.mapping import is_below
+from blobsync.config.mapping import entries_within
 from blobsync.config.model import AML_PLATFORMS, Cluster, JobRefusal, StorageAccount
 from blobsync.config.project_root import CLUSTER_FOLDER, CLUSTER_VARIABLE
 from blobsync.config.trusted_links import TRUSTED_LINKS
@@ -119,11 +117,10 @@ def _check_cluster(
 def _shared_blobs(cluster: Cluster) -> Iterator[str]:
     """Entries whose blobs another entry has under another path, where a mirror finds no file for them."""
     blobs = [entry for entry in cluster.folders if entry.storage_type == "blob" and not entry.account.is_source]
-    for outer, inner in permutations(blobs, 2):
-        is_inside = inner.account.container == outer.account.container and is_below(inner.path, outer.path or ".")
-        here = posixpath.join(outer.prefix, inner.path[len(outer.path) :].strip("/")).rstrip("/")
-        if is_inside and inner.prefix != here:
-            said = f"its blobs are also those of {outer.key}: u {outer.prefix} --mirror deletes them"
+    for outer in blobs:
+        for inner, within in entries_within(cluster, outer.prefix, outer.remote):
+            does = "refuses to delete them" if within else "deletes them"
+            said = f"its blobs are also those of {outer.key}: u {outer.prefix} --mirror {does}"
             yield str(cluster.error(("config_param", inner.key), said))
 
 

@@ -8,7 +8,7 @@ nothing: jobs of Azure ML mount them, no transfer reaches one, and the error nam
 import os
 import posixpath
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
@@ -161,6 +161,16 @@ def project_relative(given: str, *, cwd: Path, root: Path) -> str:
 def is_below(path: str, folder: str) -> bool:
     """Whether ``path`` is ``folder`` or is inside it, by whole names."""
     return path == folder or folder == "." or path.startswith(folder if folder.endswith("/") else f"{folder}/")
+
+
+def entries_within(cluster: Cluster, path: str, folder: BlobLocation) -> Iterator[tuple[FolderEntry, str]]:
+    """Entries whose blobs are in ``folder``, the blobs of ``path``, but not its files; each with where in it."""
+    for entry in cluster.folders:
+        is_blob = entry.storage_type == "blob" and not entry.account.is_source
+        if is_blob and entry.account.container == folder.container and is_below(entry.path, folder.name or "."):
+            relative = entry.path[len(folder.name) :].strip("/")
+            if entry.prefix != posixpath.join(path, relative).rstrip("/"):
+                yield entry, relative
 
 
 def _unmapped(path: str, cluster: Cluster) -> UnmappedPathError:

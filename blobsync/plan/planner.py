@@ -10,11 +10,12 @@ from dataclasses import replace
 from itertools import chain
 from types import MappingProxyType
 
-from blobsync.base.errors import FileFailure, NothingMatchedError, UsageError
+from blobsync.base.errors import FailureCode, FileFailure, NothingMatchedError, UsageError
 from blobsync.base.events import Listener, Phase
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import SOURCE_OPTION, BlobLocation, LocalLocation, Location, is_given, is_source
 from blobsync.base.plan_reasons import Reason
+from blobsync.config.mapping import entries_within, is_below
 from blobsync.local import names
 from blobsync.plan.blocks import for_engine, partial_uploads, with_on_record
 from blobsync.plan.decisions import Decisions, Settlement, check_names, guard_mirror, leave_out
@@ -286,6 +287,20 @@ def _plan_legs(
         raise missing[0][1]
 
 
+def _of_another_entry(context: ProjectContext, part: PlanPart, actions: Sequence[FileAction]) -> FileFailure | None:
+    """Why a mirror is refused that would delete blobs of another entry, which has no files below ``part``."""
+    if not isinstance(part.destination, BlobLocation):
+        return None
+    for entry, within in entries_within(context.cluster, part.path, part.destination):
+        doomed = (each.path for each in actions if each.action is Action.DELETE)
+        name = next((path for path in doomed if within and is_below(path, within)), None)
+        if name is not None:
+            said = f"--mirror would delete {name}, which {entry.key} has as its own ({entry.remote})"
+            hint = f"--exclude {shlex.quote(f'{within}/')} keeps it; or give one of the two entries another folder"
+            return FileFailure(part.path, FailureCode.MIRROR_REFUSED, said, hint)
+    return None
+
+
 def _where_to_look(far: str, path: str) -> str:
     """The hint if a source is not there that ``-f`` or ``--source`` names."""
     if not is_given(far):
@@ -343,7 +358,7 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
         there, here, unseen = looked.destination_files, looked.source_files, [each.path for each in looked.unreadable]
         doomed = (each.path for each in actions if each.action is Action.DELETE)
         refusal = guard_mirror(counts[Action.DELETE], there, here, unseen, options, path, doomed)
-        found.refusals += [refusal] if refusal else []
+        found.refusals += filter(None, (refusal, _of_another_entry(context, leg.part, actions)))
         found.warnings += looked.excluded.warnings(path)
     moving = counts[Action.TRANSFER] - actions.totals.aside.files
     whole = looked.shape is Shape.FOLDER and moving == looked.source_files == len(actions) and not request.chooses

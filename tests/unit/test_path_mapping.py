@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blobsync.base.errors import NothingMatchedError
+from blobsync.base.errors import FailureCode, NothingMatchedError
 from blobsync.base.locations import BlobLocation, Location
 from blobsync.config.mapping import resolve
 from blobsync.config.model import Cluster, FolderEntry
@@ -120,6 +121,22 @@ def test_a_mirror_between_clusters_respects_the_entries_of_both(tmp_path: Path, 
     assert (result.ok, result.transferred, result.deleted) == (True, 10, 2)
     arrived = {(where, blob) for where in ("dst0", "dst1") for blob in world.store(where).blobs}
     assert arrived == {place(name, world.here, tmp_path) for name in names}
+
+
+@pytest.mark.parametrize("inner", ["p/out", "p2"])
+def test_a_mirror_deletes_nothing_that_another_entry_has_below_the_same_blobs(tmp_path: Path, inner: str) -> None:
+    folders = FolderEntry("data", account("dst"), "p"), FolderEntry("output", account("dst"), inner)
+    world = World(tmp_path, Cluster("dst", "aux_data/aml/dst.yaml", Path("/nowhere"), folders=folders))
+    world.write("data/a", b"1")
+    for name in ("p/old", "p/out/result"):
+        world.store("dst").add(name, b"2")
+    options = TransferOptions(mirror=True, max_delete_percent=100.0)
+    refused = [(each.code, each.message) for each in world.plan("u", "data", options=options).refusals]
+    of_another = "--mirror would delete out/result, which output_folder has as its own (" + str(folders[1].remote) + ")"
+    assert refused == ([(FailureCode.MIRROR_REFUSED, of_another)] if inner == "p/out" else [])
+    # As the hint says.
+    result = world.run("u", "data", options=replace(options, exclude=("out/",)))
+    assert result.ok and set(world.store("dst").blobs) == {"p/a", "p/out/result"}
 
 
 def test_a_mirror_reports_folders_that_the_source_does_not_have(tmp_path: Path) -> None:
