@@ -198,7 +198,7 @@ class Project:
         """Wait for the transfers that it started, and close connections and files. Safe to repeat; any other use
         afterwards raises ``UsageError``. Ctrl-C during the wait stops the transfers."""
         self._closed = True
-        running = [transfer for transfer in self._transfers if not transfer.done()]
+        running = [transfer for transfer in self._transfers if transfer.running()]
         if running:
             from blobsync.project.transfer import wait_for
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, wait
 
 from blobsync.base.errors import TransferCancelledError
@@ -33,6 +34,7 @@ class Transfer(Future[TransferResult]):
         self._stop = stop
         self._counter = counter
         self._stopped: TransferCancelledError | None = None
+        self._has_ended = False
         # No daemon thread: it must finish its writes before the interpreter ends.
         _STARTED.add(self)
         threading.Thread(target=self._run, name="blobsync transfer").start()
@@ -59,14 +61,14 @@ class Transfer(Future[TransferResult]):
         Returns at once: False if it has ended, else True; :meth:`result` waits for the end. A transfer that was about
         to end may still succeed.
         """
-        if self.done():
+        if self._has_ended:
             return False
         self._stop.make()
         return True
 
     def running(self) -> bool:
         """Whether it has not ended; a stopped transfer runs until everything is cleaned up."""
-        return not self.done()
+        return not self._has_ended
 
     def result(self, timeout: float | None = None) -> TransferResult:
         """Wait for the end, at most ``timeout`` seconds, and return what ``upload`` returns, or raise what it raises.
@@ -76,13 +78,13 @@ class Transfer(Future[TransferResult]):
         done. Ctrl-C during the wait stops the transfer, and raises what it raises from ``upload``.
         """
         try:
-            return super().result(timeout)
+            _apart(lambda: wait([self], timeout))
+            return super().result(0)
         except CancelledError:
             said = self._stopped.message if self._stopped is not None else "stopped before anything was changed"
             raise CancelledError(said) from None
         except KeyboardInterrupt:
-            self.cancel()
-            wait([self])
+            _apart(lambda: _stop([self]))
             if self._stopped is not None:
                 raise self._stopped from None
             raise
@@ -92,36 +94,58 @@ class Transfer(Future[TransferResult]):
             result = self._work()
         except KeyboardInterrupt as stop:
             self._stopped = stop if isinstance(stop, TransferCancelledError) else None
+            self._has_ended = True
             super().cancel()
             self.set_running_or_notify_cancel()
         except BaseException as error:  # noqa: BLE001 - raised again by whoever asks for the result
+            self._has_ended = True
             self.set_exception(error)
         else:
+            self._has_ended = True
             self.set_result(result)
 
 
 def wait_for(running: Sequence[Transfer]) -> None:
     """Return when all have ended; Ctrl-C stops them first."""
     try:
-        wait(running)
+        _apart(lambda: wait(running))
     except KeyboardInterrupt:
-        for transfer in running:
-            transfer.cancel()
-        wait(running)
+        _apart(lambda: _stop(running))
         raise
+
+
+def _apart(work: Callable[[], object]) -> None:
+    """Do it in a thread of its own, and wait for its end.
+
+    Ctrl-C is raised in the main thread. If that is about to enter a lock of a future then, nobody ever leaves the lock,
+    and the transfer never ends (so in ``threading.Condition.__enter__`` of CPython 3.10 to 3.13). A plain lock that
+    nobody else needs does not matter; ``threading.Thread.start`` waits with a condition, too.
+    """
+    ended = threading.Lock()
+    ended.acquire()
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            ended.release()
+
+    _thread.start_new_thread(run, ())
+    # Python sees a signal that comes in the instant before it blocks only when it wakes up.
+    while not ended.acquire(timeout=1):
+        pass
+
+
+def _stop(transfers: Iterable[Transfer]) -> None:
+    wait([transfer for transfer in transfers if transfer.cancel()])
 
 
 def _stop_after_ctrl_c() -> None:
     """Stop all transfers after Ctrl-C has ended the program, since the interpreter waits for them."""
     threading.main_thread().join()
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
-        _stop_all()
-
-
-def _stop_all() -> None:
-    running = [transfer for transfer in _STARTED if transfer.cancel()]
-    wait(running)
+        _stop(_STARTED)
 
 
 threading.Thread(target=_stop_after_ctrl_c, daemon=True).start()
-atexit.register(_stop_all)
+atexit.register(lambda: _apart(lambda: _stop(_STARTED)))
