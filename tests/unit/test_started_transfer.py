@@ -295,7 +295,23 @@ def test_the_program_does_not_end_before_its_transfer(tmp_path: Path) -> None:
     assert _program(tmp_path, seconds=0.5).communicate(timeout=PATIENCE)[0].split() == ["moving", "1"]
 
 
-@pytest.mark.parametrize("rest", ["", "transfer.result()", "time.sleep(600)", "opened.project.close()"])
+_INTERRUPTED_IN_A_LOCK = """
+import os, signal
+def called(frame, event, arg):
+    if event == "c_return" and frame.f_code is threading.Condition.__enter__.__code__:
+        os.kill(os.getpid(), signal.SIGINT)
+sys.setprofile(called)
+"""
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        *("", "transfer.result()", "time.sleep(600)", "opened.project.close()"),
+        pytest.param(f"{_INTERRUPTED_IN_A_LOCK}transfer.result()", id="in a lock of result"),
+        pytest.param(f"{_INTERRUPTED_IN_A_LOCK}opened.project.close()", id="in a lock of close"),
+    ],
+)
 def test_ctrl_c_that_ends_the_program_stops_its_transfer(tmp_path: Path, rest: str) -> None:
     with _program(tmp_path, seconds=600.0, rest=rest) as process:
         assert process.stdout is not None and process.stdout.readline() == "moving\n"
