@@ -21,7 +21,7 @@ from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.recorded_cluster import Home
 from blobsync.jobspec.spec import JobOptions, JobRef, JobSpec, NodeChange, RunInfo, State, StateChange, TaskInfo
 from blobsync.jobspec.task_states import settled
-from blobsync.local.state_databases import jobs_database
+from blobsync.local.database import jobs_database
 
 _ANY = JobFilter()
 _KEPT = """
