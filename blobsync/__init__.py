@@ -176,9 +176,8 @@ if TYPE_CHECKING:
     from blobsync.project.trash import Restored as Restored
     from blobsync.project.verify import ComparedFile as ComparedFile, VerifyReport as VerifyReport
     from blobsync.store.protocol import BlobInfo as BlobInfo, Checksum as Checksum
-    from blobsync.tunnels.job_tunnel import JobTunnel as JobTunnel
+    from blobsync.tunnels.job_tunnel import JobTunnel as JobTunnel, TunnelRequest as TunnelRequest
     from blobsync.tunnels.named import NamedTunnel as NamedTunnel, Tunnels as Tunnels, TunnelState as TunnelState
-    from blobsync.tunnels.node_apps import TunnelRequest as TunnelRequest
 
     CodeDecision, JobState = Decision, State
 
@@ -267,9 +266,8 @@ _HOMES = {
     "project.trash": "Restored",
     "project.verify": "ComparedFile VerifyReport",
     "store.protocol": "BlobInfo Checksum",
-    "tunnels.job_tunnel": "JobTunnel",
+    "tunnels.job_tunnel": "JobTunnel TunnelRequest",
     "tunnels.named": "NamedTunnel TunnelState Tunnels",
-    "tunnels.node_apps": "TunnelRequest",
 }
 
 

@@ -2,7 +2,7 @@
 
 Decides how a job is requested, and what the responses mean. In: a ``JobSpec`` and its secrets. Out: a request, a
 ``RunInfo``, logs. Each backend is imported when it is used, and none imports another. ``login_node`` runs commands over
-ssh, ``ssh_arguments`` and ``port_forwarding`` make the command lines of tunnels. Calls ``jobspec`` and what that calls.
+ssh, ``port_forwarding`` makes the command lines of tunnels. Calls ``jobspec`` and what that calls.
 """
 
 from __future__ import annotations

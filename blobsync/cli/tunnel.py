@@ -55,7 +55,7 @@ def tunnel_job(
       blobsync tunnel 3f2a --tensorboard output/logs
       blobsync tunnel 3f2a --jupyter --node 1
     """
-    from blobsync.tunnels.node_apps import TunnelRequest
+    from blobsync.tunnels.job_tunnel import TunnelRequest
 
     jobs = find_jobs(session)
     # The tunnel is also closed if Ctrl-C comes while the answer is printed.
@@ -107,7 +107,7 @@ def tunnel_add(
       blobsync tunnel add gpu me@sandbox-13 --azure-bastion hub --resource-group net --target /subscriptions/.../gpu13
       blobsync tunnel add board me@sandbox-12 --port 6006
     """
-    from blobsync.backends.ssh_arguments import SSH_PORT, read_key_file, read_machine
+    from blobsync.backends.port_forwarding import SSH_PORT, read_key_file, read_machine
     from blobsync.tunnels.named import NamedTunnel
 
     tunnels = _tunnels(session)

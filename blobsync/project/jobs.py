@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from blobsync.jobs.first_free import Candidate
     from blobsync.jobs.queries import JobName
     from blobsync.jobspec.make_spec import SubmitRequest
-    from blobsync.tunnels.job_tunnel import JobTunnel
-    from blobsync.tunnels.node_apps import TunnelRequest
+    from blobsync.tunnels.job_tunnel import JobTunnel, TunnelRequest
 
 
 class Jobs(JobService):

@@ -1,20 +1,29 @@
-"""Forwards a port of a running job's node until the job has ended."""
+"""Forwards a port of a running job's node until the job has ended: of the job's own program, or of TensorBoard or
+Jupyter, which run beside it on its node as long."""
 
 from __future__ import annotations
 
+import json
+import queue
+import secrets
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
-from blobsync.backends.port_forwarding import LOOPBACK
+from blobsync.backends.port_forwarding import LOOPBACK, free_local_port, read_port
 from blobsync.backends.protocol import PortForward, Tunnelling
-from blobsync.backends.ssh_arguments import free_local_port
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
+from blobsync.base.plain_json import parse_object
+from blobsync.base.process import RunningProcess
+from blobsync.base.redaction import register_secret
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.states import refresh
+from blobsync.jobspec.node_archive import standalone_source
 from blobsync.jobspec.spec import State
-from blobsync.tunnels.node_apps import BesideProgram, TunnelRequest, demand_tunnel
 from blobsync.tunnels.tunnel_keeper import TunnelKeeper
 
 # The default ports of these programs.
@@ -24,6 +33,132 @@ _FIRST_OPEN_PORT = 1024
 # Seconds between two checks of the job, and of the tunnel.
 _LOOK_SECONDS = 5.0
 _POLL_SECONDS = 0.3
+# How long a program beside the job may take to report its port (seconds).
+_START_SECONDS = 120.0
+# Seconds between two of its restarts.
+_RETRY_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelRequest:
+    """A request for a tunnel: to the job's own program, TensorBoard on a folder of the job, or Jupyter.
+
+    ``local_port`` is the port here (default: the same, if it is free). ``node_ssh`` as in ``PortForward``.
+    """
+
+    port: int | None = None
+    tensorboard: str | None = None
+    jupyter: bool = False
+    node: int = 0
+    local_port: int | None = None
+    node_ssh: bool = False
+
+    @property
+    def program(self) -> str:
+        """The program to start beside the job; empty for the job's own."""
+        return "tensorboard" if self.tensorboard is not None else "jupyter" if self.jupyter else ""
+
+
+def demand_tunnel(request: TunnelRequest) -> None:
+    """Raises ``UsageError`` for an invalid request."""
+    if request.tensorboard is not None and request.jupyter:
+        raise UsageError("--tensorboard and --jupyter cannot be combined", hint="open them one after the other")
+    if request.port is None and not request.program:
+        raise UsageError("which port of the job?", hint="--port 8888, --tensorboard LOGDIR or --jupyter")
+    if request.tensorboard is not None and (not request.tensorboard or "\0" in request.tensorboard):
+        raise UsageError(f"{request.tensorboard!a} is not a folder")
+    for port in (request.port, request.local_port):
+        if port is not None:
+            read_port(port, "port")
+
+
+class BesideProgram:
+    """A program beside the job. ``port`` is its port on the node, once it listens; ``token`` is Jupyter's."""
+
+    def __init__(
+        self, context: JobContext, record: JobRecord, request: TunnelRequest, backend: Tunnelling | None, port: int
+    ) -> None:
+        """``backend`` None: the job runs on this machine. ``port`` is the preferred one."""
+        self.port = port
+        self.token = secrets.token_urlsafe(24) if request.jupyter else ""
+        if self.token:
+            register_secret(self.token)
+        self._record, self._request, self._backend = record, request, backend
+        self._process, self._environ, self._note = context.process, context.environ, context.note
+        self._child: RunningProcess | None = None
+        self._retry_at = 0.0
+
+    def open(self) -> None:
+        """Start it, and wait until it reports its port. Raises ``JobError``."""
+        source = standalone_source("tensorboard_jupyter.py")
+        address = LOOPBACK
+        argv = [sys.executable, "-I", "-c", source]
+        if self._backend:
+            address = self._backend.program_address(self._record.ref, self._forward)
+            argv = list(self._backend.python_beside(self._record.ref, self._request.node, source))
+        if address != LOOPBACK:
+            self._note(
+                f"{self._request.program} listens at {address}, where others on the cluster's network reach it"
+                + ("" if self.token else ", without a password")
+                + "; with --node-ssh at 127.0.0.1 alone"
+            )
+        self._child = self._process.start(argv, env=self._environ)
+        request = {
+            "run_id": self._record.run_id,
+            "program": self._request.program,
+            "logdir": self._request.tensorboard or "",
+            "address": address,
+            "port": self.port,
+            "token": self.token,
+        }
+        self._child.send_line(json.dumps(request))
+        answer = self._first_answer(self._child)
+        if "port" not in answer:
+            said = self._child.stderr_tail().splitlines()[-1:]
+            self.close()
+            why = "; ".join(str(each) for each in (answer.get("error"), *said) if each) or "it printed nothing"
+            raise JobError(f"{self._request.program} cannot run beside {self._record.run_id}: {why}")
+        self.port = read_port(str(answer["port"]), "port")
+
+    @property
+    def _forward(self) -> PortForward:
+        return PortForward(0, self.port, self._request.node, self._request.node_ssh)
+
+    def _first_answer(self, child: RunningProcess) -> dict[str, object]:
+        """Its first line of JSON, or empty; a shell's start-up files may print other lines before."""
+        found: queue.Queue[dict[str, object]] = queue.Queue()
+
+        def read() -> None:
+            with suppress(OSError, ValueError):
+                for line in child.lines():
+                    with suppress(ValueError):
+                        found.put(parse_object(line))
+            found.put({})
+
+        threading.Thread(target=read, daemon=True).start()
+        try:
+            return found.get(timeout=_START_SECONDS)
+        except queue.Empty:
+            return {}
+
+    def look(self) -> None:
+        """Restart it if it has ended or its connection was lost; a failure is reported, and retried later."""
+        if self._child is not None and self._child.wait(0) is None:
+            return
+        if time.monotonic() < self._retry_at:
+            return
+        self._retry_at = time.monotonic() + _RETRY_SECONDS
+        self._note(f"{self._request.program} has ended, starting it again")
+        try:
+            self.open()
+        except BlobsyncError as error:
+            self._note(error.message)
+
+    def close(self) -> None:
+        """End it. Safe to repeat."""
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
 
 
 class JobTunnel:

@@ -1,7 +1,11 @@
 """Named tunnels of the user, to a machine behind another one or a bastion.
 
-They are in ``$XDG_CONFIG_HOME/blobsync/tunnels.json``. Each open tunnel has a process, with its files in
-``$XDG_STATE_HOME/blobsync/tunnels/NAME``.
+They are in ``$XDG_CONFIG_HOME/blobsync/tunnels.json``. Each open tunnel has a process, detached from the terminal that
+opened it, with its files in ``$XDG_STATE_HOME/blobsync/tunnels/NAME``:
+
+    python -m blobsync.tunnels.named FOLDER
+
+It holds ``lock`` as long as it lives. A file called ``close`` ends it, as does the end of the tunnel's job.
 """
 
 from __future__ import annotations
@@ -12,23 +16,33 @@ import os
 import re
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
-from blobsync.backends.port_forwarding import LOOPBACK, bastion_line, forward_line
-from blobsync.backends.ssh_arguments import (
+from blobsync.backends.port_forwarding import (
+    LOOPBACK,
     SSH_PORT,
+    bastion_line,
     demand_key_file,
+    forward_line,
     free_local_port,
-    read_bastion,
     read_key_file,
     read_machine,
     read_port,
 )
-from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
+from blobsync.base.errors import (
+    BackendUnavailableError,
+    BlobsyncError,
+    ConfigError,
+    NothingMatchedError,
+    UsageError,
+)
+from blobsync.base.exit_codes import shell_code
 from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.process import ProcessRunner, python_module
 from blobsync.base.process_identity import ProcessMark
@@ -44,7 +58,7 @@ from blobsync.base.user_folders import (
     write_own,
 )
 from blobsync.local.state_dir import own_folder
-from blobsync.tunnels.tunnel_keeper import OPEN_SECONDS
+from blobsync.tunnels.tunnel_keeper import OPEN_SECONDS, TunnelKeeper
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 # The local port of the first named tunnel; others follow.
@@ -52,6 +66,8 @@ FIRST_LOCAL_PORT = 22_222
 # How long the process of a tunnel may take to start, and to end (seconds).
 _BEGIN_SECONDS, _END_SECONDS = 60.0, 30.0
 _POLL_SECONDS = 0.1
+# Seconds between two checks of the tunnel, and of its job, in its process.
+_KEEP_SECONDS, _LOOK_SECONDS = 0.2, 5.0
 # How long a killed process may take to end (seconds).
 _GONE_SECONDS = 5.0
 
@@ -94,8 +110,8 @@ class NamedTunnel:
         if self.azure_bastion:
             if self.bastion:
                 raise UsageError("--bastion and --azure-bastion cannot be combined", hint="use only one of them")
-            bastion = read_bastion(self.azure_bastion, self.resource_group, self.target, self.subscription)
-            return bastion_line(bastion, local=local, remote=remote)
+            place = (self.azure_bastion, self.resource_group, self.target, self.subscription)
+            return bastion_line(*place, local=local, remote=remote)
         jump = read_machine(self.bastion, "bastion") if self.bastion else None
         return forward_line(machine, local=local, remote=remote, jump=jump, key=key, asks=asks)
 
@@ -257,7 +273,7 @@ class Tunnels:
             file.unlink(missing_ok=True)
         order = {"tunnel": asdict(tunnel), "port": local, "project": str(project or ""), "job_id": job_id}
         folder.write(folder.order, order)
-        argv = (*python_module("blobsync.tunnels.background"), str(folder.order.parent))
+        argv = (*python_module("blobsync.tunnels.named"), str(folder.order.parent))
         ProcessRunner().spawn_detached(argv, log=folder.log, env=self._environ)
         if not _wait(lambda: "open" in folder.read(), _BEGIN_SECONDS + OPEN_SECONDS):
             raise BackendUnavailableError(f"the tunnel {name} did not start", hint=f"see {folder.log}")
@@ -312,3 +328,74 @@ def _wait(condition: Callable[[], bool], seconds: float) -> bool:
             return True
         time.sleep(_POLL_SECONDS)
     return condition()
+
+
+def keep_tunnel(
+    folder: TunnelFolder,
+    process: ProcessRunner,
+    environ: Mapping[str, str],
+    has_ended: Callable[[], bool],
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Open the tunnel and keep it open until it is closed; the exit code is 1 if it could not be opened."""
+    order = parse_object(folder.order.read_text())
+    tunnel, port = NamedTunnel(**order["tunnel"]), order["port"]
+    keeper = TunnelKeeper(partial(tunnel.argv, port), port, process, environ, started=folder.note_line)
+    written: Mapping[str, object] = {}
+    try:
+        keeper.open()
+        look_at = clock() + _LOOK_SECONDS
+        while not folder.close.exists():
+            now = {
+                "open": keeper.reopen_if_lost(),
+                "port": keeper.port,
+                "restarts": keeper.restarts,
+                "problem": keeper.problem,
+            }
+            if now != written:
+                folder.write(folder.state, {**now, "job_id": order["job_id"]})
+                written = now
+            if order["job_id"] and clock() >= look_at:
+                if has_ended():
+                    break
+                look_at = clock() + _LOOK_SECONDS
+            time.sleep(_KEEP_SECONDS)
+        return 0
+    except BlobsyncError as error:
+        folder.write(folder.state, {"open": False, "problem": error.message})
+        return 1
+    finally:
+        keeper.close()
+
+
+def job_watcher(project: str, job_id: str, environ: Mapping[str, str]) -> Callable[[], bool]:
+    """Whether the job has ended; False if its cluster cannot be reached."""
+    if not job_id:
+        return lambda: False
+    from blobsync.jobs.context import JobContext
+    from blobsync.jobs.states import refresh
+
+    context = JobContext(Path(project), environ)
+
+    def has_ended() -> bool:
+        with suppress(BlobsyncError):
+            return refresh(context, [context.history.find(job_id)]).records[0].info.state.is_final
+        return False
+
+    return has_ended
+
+
+def main(path: str) -> int:
+    """Keep the tunnel of this folder open; a second process for it exits at once."""
+    folder = TunnelFolder(Path(path))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(shell_code(-signal.SIGTERM)))
+    with folder.held() as ours:
+        if not ours:
+            return 0
+        order = parse_object(folder.order.read_text())
+        watcher = job_watcher(str(order["project"]), str(order["job_id"]), os.environ)
+        return keep_tunnel(folder, ProcessRunner(), os.environ, watcher)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

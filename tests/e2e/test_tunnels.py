@@ -243,7 +243,7 @@ def test_a_tunnel_with_a_name_leads_through_a_bastion_connects_again_and_is_remo
 def test_a_tunnel_with_a_name_is_taken_over_when_the_process_that_keeps_it_was_killed(tunnel: NamedTunnel) -> None:
     tunnel.open()
     folder = str(Path(tunnel.project.environ["HOME"], ".local", "state", "blobsync", "tunnels", "box"))
-    (keeper,) = [pid for pid, words in command_lines().items() if "tunnels.background" in words and folder in words]
+    (keeper,) = [pid for pid, words in command_lines().items() if "tunnels.named" in words and folder in words]
     os.kill(keeper, signal.SIGKILL)
     # ssh continues and keeps the port until the next command.
     assert wait_until(lambda: keeper not in command_lines()) and tunnel.local in listeners()

@@ -14,8 +14,7 @@ import pytest
 
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.aml.ssh_service import find_az, machine_behind, read_address, tagged_machine
-from blobsync.backends.port_forwarding import forward_line, machine_command
-from blobsync.backends.ssh_arguments import SshMachine
+from blobsync.backends.port_forwarding import SshMachine, forward_line, machine_command
 from blobsync.base.errors import BackendUnavailableError, JobError
 from blobsync.base.process import Completed
 from tests.fakes.runner import ScriptedRunner

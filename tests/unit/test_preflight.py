@@ -201,7 +201,7 @@ ELSEWHERE: Mapping[str, str] = {
     "jobs.output_places": "a job has ended",
     "jobs.logs": "a job that is known",
     "jobs.queries": "a job that is known",
-    "backends.ssh_arguments": "tunnels come after the job",
+    "backends.port_forwarding": "tunnels come after the job",
     "backends.aml.computes": "compute create and scale",
     "backends.kubernetes.submission": "the cluster is asked",
 }

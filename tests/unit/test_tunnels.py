@@ -18,12 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.backends.port_forwarding import bastion_line, forward_line, pod_line
-from blobsync.backends.ssh_arguments import (
-    AzureBastion,
+from blobsync.backends.port_forwarding import (
     SshMachine,
+    bastion_line,
+    forward_line,
     free_local_port,
-    read_bastion,
     read_key_file,
     read_machine,
     read_port,
@@ -31,9 +30,8 @@ from blobsync.backends.ssh_arguments import (
 from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
 from blobsync.base.process import RunningProcess
 from blobsync.node.standalone.tensorboard_jupyter import choose_port, environment_of, program_words, wait_until_open
-from blobsync.tunnels.background import keep_tunnel
-from blobsync.tunnels.named import NamedTunnel, TunnelFolder, Tunnels
-from blobsync.tunnels.node_apps import TunnelRequest, demand_tunnel
+from blobsync.tunnels.job_tunnel import TunnelRequest, demand_tunnel
+from blobsync.tunnels.named import NamedTunnel, TunnelFolder, Tunnels, keep_tunnel
 from blobsync.tunnels.tunnel_keeper import TunnelKeeper
 from tests.fakes.runner import ScriptedRunner
 from tests.servers.other_user import needs_root, program_of_another_user
@@ -78,18 +76,14 @@ TARGET = "/subscriptions/0-1/resourceGroups/g/providers/Microsoft.Compute/virtua
             (*QUIET, "-J", "[::3]:7", "-L", "127.0.0.1:1:[fe80::2]:2", "--", "fe80::1"),
         ),
         (
-            pod_line(("kubectl", "--context=c"), "ns", "p-0-x", local=1, remote=2),
-            ("kubectl", "--context=c", "port-forward", "--namespace=ns", "--address=127.0.0.1", "pod/p-0-x", "1:2"),
-        ),
-        (
-            bastion_line(AzureBastion("hub", "net", TARGET, "sub"), local=22222, remote=22),
+            bastion_line("hub", "net", TARGET, "sub", local=22222, remote=22),
             (
                 *("az", "network", "bastion", "tunnel", "--name=hub", "--resource-group=net"),
                 *(f"--target-resource-id={TARGET}", "--resource-port=22", "--port=22222", "--subscription=sub"),
             ),
         ),
     ],
-    ids=["login", "jump", "jump-with-key", "jump-on-a-terminal", "ipv6", "pod", "azure"],
+    ids=["login", "jump", "jump-with-key", "jump-on-a-terminal", "ipv6", "azure"],
 )
 def test_the_line_of_each_way(line: tuple[str, ...], expected: tuple[str, ...]) -> None:
     assert line == expected
@@ -196,7 +190,7 @@ def test_invalid_tunnel_names_are_refused(name: str) -> None:
 )
 def test_names_that_azure_does_not_have_are_refused(values: tuple[str, str, str, str]) -> None:
     with pytest.raises(UsageError):
-        read_bastion(*values)
+        bastion_line(*values, local=1, remote=22)
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "65536", "-1", "8 8", "1e3", "٣", "8888:22"])

@@ -25,7 +25,7 @@ from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.aml.request import AmlRequest, build_request, without_bundle
 from blobsync.backends.aml.ssh_service import find_az, machine_behind, read_address, tagged_machine
 from blobsync.backends.aml.sweep_job import MOST_TRIALS, is_sweep, read_sweep, trials_by_task
-from blobsync.backends.port_forwarding import LOOPBACK, forward_line, machine_command
+from blobsync.backends.port_forwarding import LOOPBACK, SshMachine, forward_line, machine_command
 from blobsync.backends.protocol import (
     DOUBTFUL,
     Accepted,
@@ -40,7 +40,6 @@ from blobsync.backends.protocol import (
     Surroundings,
     Unknown,
 )
-from blobsync.backends.ssh_arguments import SshMachine
 from blobsync.base.errors import (
     BackendBusyError,
     BackendUnavailableError,

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from blobsync.backends.aml.replies import AmlReply
-from blobsync.backends.ssh_arguments import SshMachine, read_machine
+from blobsync.backends.port_forwarding import SshMachine, read_machine
 from blobsync.base.errors import BackendUnavailableError, JobError
 from blobsync.base.process import ProcessRunner
 

@@ -29,7 +29,7 @@ from blobsync.backends.kubernetes.request import (
 )
 from blobsync.backends.kubernetes.settings import read_settings
 from blobsync.backends.kubernetes.submission import Submission
-from blobsync.backends.port_forwarding import LOOPBACK, pod_line
+from blobsync.backends.port_forwarding import LOOPBACK
 from blobsync.backends.protocol import (
     ClusterSummary,
     Holder,
@@ -186,7 +186,8 @@ class KubernetesBackend:
 
     def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
         place, pod = self._place_of(ref), self._pod(ref, forward.node)
-        return pod_line(place.kubectl.argv(), place.namespace, pod, local=forward.local, remote=forward.remote)
+        words = ("port-forward", f"--namespace={place.namespace}", f"--address={LOOPBACK}", f"pod/{pod}")
+        return place.kubectl.argv(*words, f"{forward.local}:{forward.remote}")
 
     def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
         python = read_settings(self._cluster).python

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from blobsync.backends.login_node import LoginNode, RecordedEnd, TaskEnds
-from blobsync.backends.port_forwarding import LOOPBACK, forward_line
+from blobsync.backends.port_forwarding import LOOPBACK, SshMachine, forward_line, read_host, read_machine
 from blobsync.backends.protocol import (
     Accepted,
     ClusterSummary,
@@ -32,7 +32,6 @@ from blobsync.backends.protocol import (
 from blobsync.backends.slurm import replies as slurm_replies
 from blobsync.backends.slurm.job_arrays import has_too_many_tasks
 from blobsync.backends.slurm.script import build_script
-from blobsync.backends.ssh_arguments import SshMachine, read_host, read_machine
 from blobsync.base.errors import (
     BackendUnavailableError,
     BlobsyncError,

@@ -1,6 +1,6 @@
 """Runs TensorBoard or Jupyter beside a job, on its node. Standard library only, Python 3.8 or newer.
 
-Its source text is given to ``python3 -c`` there (see ``node_apps.py``): one JSON request as the first line of standard
+Its source text is given to ``python3 -c`` there (see ``job_tunnel.py``): one JSON request as the first line of standard
 input, one JSON answer on standard output. The program ends with this one: at the end of standard input.
 
 A token is passed by standard input and the environment, so that no list of processes shows it.
