@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from blobsync.backends.aml.aml_backend import AmlBackend
-from blobsync.backends.aml.foreign_jobs import read_foreign
-from blobsync.backends.aml.replies import AmlReply
+from blobsync.backends.aml.replies import AmlReply, read_foreign
 from blobsync.backends.protocol import SeenJob, Surroundings
 from blobsync.base.process import ProcessRunner
 from blobsync.config.model import Cluster

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from blobsync.backends.aml import replies as aml_replies
 from blobsync.backends.aml.client import VIRTUAL_CLUSTER_VERSION, AmlClient
 from blobsync.backends.aml.computes import Computes, summary_of
-from blobsync.backends.aml.foreign_jobs import read_foreign
 from blobsync.backends.aml.itp_and_singularity import virtual_cluster_id
 from blobsync.backends.aml.job_secrets import close_secrets, node_secrets, secrets_path, with_seal_keys
 from blobsync.backends.aml.replies import AmlReply
@@ -211,7 +210,7 @@ class AmlBackend:
         if ours:
             return replace(ours, run_id=run_id, cluster=self._cluster.name)
         details = self._client.history(f"runs/{run_name(run_id)}/details") if closely else None
-        return read_foreign(body, details or AmlReply(), self._cluster)
+        return aml_replies.read_foreign(body, details or AmlReply(), self._cluster)
 
     def cancel(self, ref: JobRef) -> None:
         self._cancel(run_name(ref.run_id), lambda: self.get([ref])[0].state)

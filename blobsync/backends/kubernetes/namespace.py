@@ -1,6 +1,6 @@
-"""One namespace of one cluster: the paths of its objects, and Kueue's queues in it.
+"""One namespace of one cluster: the paths of its objects, its level of Pod Security, and Kueue's queues in it.
 
-https://kueue.sigs.k8s.io
+https://kueue.sigs.k8s.io, https://kubernetes.io/docs/concepts/security/pod-security-admission/
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from blobsync.backends.kubernetes.kubectl import CLUSTER_WIDE, Kubectl
+from blobsync.backends.kubernetes.kubectl import CLUSTER_WIDE, Kubectl, KubernetesRefusal
 from blobsync.backends.kubernetes.object_names import MANAGED_BY, RUN_LABEL, US
-from blobsync.base.errors import BackendUnavailableError, JobNotFoundError, SubmissionError
+from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, JobNotFoundError, SubmissionError
 from blobsync.jobspec.spec import JobRef
 
 # Up to so many jobs are requested by their names; for more, all of ours.
@@ -100,8 +100,20 @@ def recorded_place(ref: JobRef) -> tuple[str, str] | None:
     return (context, namespace) if fine else None
 
 
+_ENFORCED = "pod-security.kubernetes.io/enforce"
 _KUEUE = "/apis/kueue.x-k8s.io"
 _VERSION = re.compile(r"kueue\.x-k8s\.io/v[0-9a-z]{1,20}")
+
+
+def enforced_level(place: Place) -> str:
+    """``restricted``, ``baseline`` or ``privileged``; empty if the namespace has no level, or may not be read."""
+    try:
+        answer = place.get("Namespace", place.namespace)
+    except (BackendDeniedError, JobNotFoundError, KubernetesRefusal):
+        return ""
+    metadata = answer.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
+    return str(labels.get(_ENFORCED) or "") if isinstance(labels, Mapping) else ""
 
 
 def demand_queue(place: Place, queue: str) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from blobsync.backends.kubernetes.kubectl import CLUSTER_WIDE, Kubectl, KubernetesRefusal
-from blobsync.backends.kubernetes.namespace import Place, at_a_time, demand_queue
-from blobsync.backends.kubernetes.pod_security import RESTRICTED, enforced_level
+from blobsync.backends.kubernetes.namespace import Place, at_a_time, demand_queue, enforced_level
 from blobsync.backends.kubernetes.request import KubernetesRequest
-from blobsync.backends.kubernetes.settings import KubernetesSettings
+from blobsync.backends.kubernetes.settings import RESTRICTED, KubernetesSettings
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
 from blobsync.base.errors import BackendDeniedError, BlobsyncError, JobNotFoundError, SubmissionError
 
@@ -19,36 +17,17 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _CSI_DRIVER = "blob.csi.azure.com"
 
 
-class Right(NamedTuple):
-    """One right: ``create secrets``."""
-
-    verb: str
-    resource: str
-    group: str = ""
-    subresource: str = ""
-
-    @property
-    def words(self) -> str:
-        """The right as in a role: ``get pods/log``."""
-        whole = f"{self.resource}.{self.group}" if self.group else self.resource
-        return f"{self.verb} {whole}/{self.subresource}" if self.subresource else f"{self.verb} {whole}"
-
-
-# Rights that every job needs, and those that one with mounts needs besides.
+# Rights that every job needs, and those that one with mounts needs besides, as in a role.
 _ALWAYS = (
-    *(Right(verb, "jobs", "batch") for verb in ("create", "get", "list", "patch", "delete")),
-    *(Right(verb, "secrets") for verb in ("create", "get", "update", "list", "delete")),
-    *(Right(verb, "pods") for verb in ("get", "list")),
-    Right("get", "pods", subresource="log"),
-    Right("list", "events"),
-    Right("create", "configmaps"),
-    Right("create", "services"),
+    *(f"{verb} jobs.batch" for verb in ("create", "get", "list", "patch", "delete")),
+    *(f"{verb} secrets" for verb in ("create", "get", "update", "list", "delete")),
+    *("get pods", "list pods", "get pods/log", "list events", "create configmaps", "create services"),
 )
 _FOR_MOUNTS = (
-    Right("create", "persistentvolumeclaims"),
-    *(Right(verb, "persistentvolumes") for verb in ("create", "list", "delete")),
+    "create persistentvolumeclaims",
+    *(f"{verb} persistentvolumes" for verb in ("create", "list", "delete")),
 )
-_ENTER = Right("create", "pods", subresource="exec")
+_ENTER = "create pods/exec"
 
 
 def examine_cluster(
@@ -118,21 +97,22 @@ class _Look:
             return
         lacking = [right for right in needed if not allowed[right]]
         if lacking:
-            words = ", ".join(right.words for right in lacking)
-            yield CheckResult(self._about, "rights", FAIL, f"you may not {words}", self._ask)
+            yield CheckResult(self._about, "rights", FAIL, f"you may not {', '.join(lacking)}", self._ask)
         elif request is None:
             yield CheckResult(self._about, "rights", UNTRIED, "not checked: first fix what submit refuses")
         else:
             yield CheckResult(self._about, "rights", OK, f"you have the {len(needed)} rights that a job needs")
         if not allowed[_ENTER]:
-            yield CheckResult(self._about, "rights", WARN, "you may not create pods/exec: no ssh", self._ask)
+            yield CheckResult(self._about, "rights", WARN, f"you may not {_ENTER}: no ssh", self._ask)
 
-    def _may(self, right: Right) -> bool:
-        asked = {"verb": right.verb, "resource": right.resource}
+    def _may(self, right: str) -> bool:
+        verb, _, whole = right.partition(" ")
+        name, _, subresource = whole.partition("/")
+        resource, _, group = name.partition(".")
         # A role inside the namespace gives no right to cluster-wide objects.
-        asked |= {} if right.resource in CLUSTER_WIDE else {"namespace": self._place.namespace}
-        asked |= {"group": right.group} if right.group else {}
-        asked |= {"subresource": right.subresource} if right.subresource else {}
+        namespace = "" if resource in CLUSTER_WIDE else self._place.namespace
+        known = {"namespace": namespace, "group": group, "subresource": subresource}
+        asked = {"verb": verb, "resource": resource, **{key: value for key, value in known.items() if value}}
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",

@@ -34,8 +34,7 @@ from blobsync.backends.kubernetes.object_names import (
     pull_name,
 )
 from blobsync.backends.kubernetes.pod import Mount, find_mounts, node_files, on_node, pod_template
-from blobsync.backends.kubernetes.pod_security import restrict
-from blobsync.backends.kubernetes.settings import KubernetesSettings
+from blobsync.backends.kubernetes.settings import RESTRICTED_CONTEXT, KubernetesSettings
 from blobsync.base.errors import UsageError
 from blobsync.base.exit_codes import SETUP_FAILED_EXIT, shell_code
 from blobsync.jobspec.node_sas import rights_needed
@@ -120,7 +119,8 @@ class KubernetesRequest:
         """The request with the fields that level ``restricted`` requires, unless the cluster file sets them."""
         made = replace(self, objects=copy.deepcopy(self.objects))
         for pod in map(_pod, made.jobs):
-            restrict(pod)
+            for part, wanted in ((pod, RESTRICTED_CONTEXT.pod), (pod["containers"][0], RESTRICTED_CONTEXT.container)):
+                part["securityContext"] = {**copy.deepcopy(dict(wanted)), **part.get("securityContext", {})}
         return made
 
     def owned(self, uids: Sequence[str], secrets: Secrets, login: str) -> list[dict[str, Any]]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blobsync.backends.kubernetes.namespace import CONTEXT, NAMESPACE
-from blobsync.backends.kubernetes.pod_security import FIELDS, RESTRICTED, RESTRICTED_CONTEXT, SecurityContext
 from blobsync.backends.protocol import settings_of
 from blobsync.base.errors import ConfigError
+from blobsync.base.plain_json import plain
 from blobsync.config.known_keys import nearest
 from blobsync.config.model import Cluster
 
@@ -32,6 +32,55 @@ _QUANTITY = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[mkMGTPE]|[KMGTPE]i|e[0-9]{1,2})?
 _DOCKER_SIZE = re.compile(r"([0-9]+)([bkmg]?)")
 _BINARY = {"b": "", "k": "Ki", "m": "Mi", "g": "Gi", "": ""}
 _IMAGE = re.compile(r"[A-Za-z0-9][\x21-\x7e]{0,511}")
+
+RESTRICTED = "restricted"
+# The first user id of most systems, and often that of an image's own user.
+_USER = 1000
+# https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/: the fields of containers only. Of the
+# others, some are of pods only, and some of both: our pods have one container.
+_OF_CONTAINERS = frozenset(
+    {"allowPrivilegeEscalation", "capabilities", "privileged", "procMount", "readOnlyRootFilesystem"}
+)
+_OF_PODS = frozenset(
+    {
+        *("appArmorProfile", "fsGroup", "fsGroupChangePolicy", "runAsGroup", "runAsNonRoot", "runAsUser"),
+        *("seLinuxChangePolicy", "seLinuxOptions", "seccompProfile", "supplementalGroups"),
+        *("supplementalGroupsPolicy", "sysctls", "windowsOptions"),
+    }
+)
+_FIELDS = _OF_CONTAINERS | _OF_PODS
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityContext:
+    """``securityContext`` of a pod and of its container.
+
+    https://kubernetes.io/docs/concepts/security/pod-security-standards/
+    """
+
+    pod: Mapping[str, Any] = field(default_factory=dict)
+    container: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> SecurityContext:
+        """Assign each field to the pod or the container; all are among ``_FIELDS``."""
+        return cls(
+            {name: plain(value) for name, value in fields.items() if name in _OF_PODS},
+            {name: plain(value) for name, value in fields.items() if name in _OF_CONTAINERS},
+        )
+
+
+RESTRICTED_CONTEXT = SecurityContext.of(
+    {
+        "runAsNonRoot": True,
+        "runAsUser": _USER,
+        "runAsGroup": _USER,
+        "fsGroup": _USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +183,8 @@ def _security(given: _Given) -> SecurityContext:
         known = f"{RESTRICTED}, or a mapping of fields of Kubernetes: {{runAsUser: 1000}}"
         raise given.error("security_context", f"{str(value)[:80]!a} is not {known}")
     fields: Mapping[str, Any] = value or {}
-    if unknown := sorted(fields.keys() - FIELDS):
-        guess = nearest(unknown[0], FIELDS)
+    if unknown := sorted(fields.keys() - _FIELDS):
+        guess = nearest(unknown[0], _FIELDS)
         hint = f"did you mean {guess}?" if guess else "kubectl explain pod.spec.containers.securityContext"
         raise given.error("security_context", f"{unknown[0][:80]!a} is not a field of a security context", hint)
     return SecurityContext.of(fields)

@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import Any
 
 from blobsync.backends.kubernetes.kubectl import KubernetesRefusal
-from blobsync.backends.kubernetes.namespace import Place, at_a_time, demand_queue
+from blobsync.backends.kubernetes.namespace import Place, at_a_time, demand_queue, enforced_level
 from blobsync.backends.kubernetes.object_names import QUEUE_LABEL, job_names, object_name, pull_name
 from blobsync.backends.kubernetes.pod import mount_names
-from blobsync.backends.kubernetes.pod_security import RESTRICTED, enforced_level
 from blobsync.backends.kubernetes.replies import KubernetesJob
 from blobsync.backends.kubernetes.request import KubernetesRequest
+from blobsync.backends.kubernetes.settings import RESTRICTED
 from blobsync.backends.protocol import DOUBTFUL, Accepted, Outcome, Refused, Unknown
 from blobsync.base.errors import (
     BackendDeniedError,

@@ -15,44 +15,26 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from blobsync.backends.protocol import ClusterSummary, Holder
-from blobsync.backends.slurm.job_arrays import task_numbers
+from blobsync.base.errors import UsageError
 from blobsync.base.exit_codes import shell_code
 from blobsync.base.formatting import count_text
 from blobsync.jobspec.spec import RunInfo, State, StateChange, TaskInfo
+from blobsync.jobspec.sweep import read_array
 from blobsync.jobspec.task_states import ORDER
 
 PREPARING_WORD = "PREPARING"
 # https://slurm.schedmd.com/job_state_codes.html. A preempted job that will run again is PENDING in squeue; one that is
 # only in the accounting, as PREEMPTED, will not.
-STATES: Mapping[str, State] = {
-    "PENDING": State.QUEUED,
-    "REQUEUED": State.QUEUED,
-    "REQUEUE_FED": State.QUEUED,
-    "REQUEUE_HOLD": State.QUEUED,
-    "RESV_DEL_HOLD": State.QUEUED,
-    "SPECIAL_EXIT": State.QUEUED,
-    "SUSPENDED": State.QUEUED,
-    "STOPPED": State.QUEUED,
-    "CONFIGURING": State.PREPARING,
-    # Not Slurm's own: it calls such a job running.
-    PREPARING_WORD: State.PREPARING,
-    "RUNNING": State.RUNNING,
-    "COMPLETING": State.RUNNING,
-    "RESIZING": State.RUNNING,
-    "SIGNALING": State.RUNNING,
-    "STAGE_OUT": State.RUNNING,
-    "COMPLETED": State.COMPLETED,
-    "BOOT_FAIL": State.FAILED,
-    "DEADLINE": State.FAILED,
-    "FAILED": State.FAILED,
-    "LAUNCH_FAILED": State.FAILED,
-    "NODE_FAIL": State.FAILED,
-    "OUT_OF_MEMORY": State.FAILED,
-    "PREEMPTED": State.FAILED,
-    "REVOKED": State.FAILED,
-    "TIMEOUT": State.FAILED,
-    "CANCELLED": State.CANCELED,
+_WORDS = {
+    State.QUEUED: "PENDING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT SUSPENDED STOPPED",
+    # The last one is not Slurm's own: it calls such a job running.
+    State.PREPARING: f"CONFIGURING {PREPARING_WORD}",
+    State.RUNNING: "RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT",
+    State.COMPLETED: "COMPLETED",
+    State.FAILED: "BOOT_FAIL DEADLINE FAILED LAUNCH_FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT",
+    State.CANCELED: "CANCELLED",
 }
+STATES: Mapping[str, State] = {word: state for state, words in _WORDS.items() for word in words.split()}
 
 # What a job's comment begins with, of which cluster it is; while its nodes are made ready, the other one.
 MARK, PREPARING_MARK = "blobsync:", "blobsync preparing:"
@@ -106,6 +88,8 @@ class SlurmJob:
 
 # Slurm's programs begin a line with their name.
 _SPOKEN = re.compile(r"s[a-z]+: ")
+# Of an index above MaxArraySize, and of limits of jobs that are submitted at a time, in which each task counts.
+_TOO_MANY_TASKS = re.compile(r"invalid job array specification|submit limit|MaxSubmitJob", re.IGNORECASE)
 
 
 def submitted_id(stdout: str) -> str:
@@ -116,6 +100,14 @@ def submitted_id(stdout: str) -> str:
 def may_have_submitted(stderr: str) -> bool:
     """Whether sbatch timed out: the controller may have accepted the job."""
     return "timed out" in stderr.lower()
+
+
+def has_too_many_tasks(stderr: str) -> bool:
+    """Whether sbatch may accept an array with fewer tasks.
+
+    Nothing is asked of Slurm in advance: MaxArraySize, and the limits of a QOS or user, are known when sbatch refuses.
+    """
+    return _TOO_MANY_TASKS.search(stderr) is not None
 
 
 def complaint(stderr: str) -> str:
@@ -190,6 +182,14 @@ def _task_infos(task: SlurmJob) -> Iterator[TaskInfo]:
     info = as_run_info("", task)
     for number in task_numbers(task.job_id):
         yield TaskInfo(number, info.state, info.exit_code, info.restarts, info.started, info.ended, info.reason)
+
+
+def task_numbers(job_id: str) -> Sequence[int]:
+    """That of one task, ``5_3``, or of all that wait, ``5_[4-9%2]``; none of a list that squeue has cut."""
+    try:
+        return read_array(job_id.partition("_")[2].strip("[]")).all_numbers
+    except UsageError:
+        return ()
 
 
 def _earlier_states(job: SlurmJob) -> Iterator[StateChange]:

@@ -7,12 +7,11 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from blobsync.backends.slurm.job_arrays import array_options
 from blobsync.backends.slurm.replies import MARK, PREPARING_MARK
 from blobsync.base.errors import ConfigError
 from blobsync.base.exit_codes import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT
-from blobsync.jobspec.spec import FIRST_MASTER_PORT, JOB_CODE, MASTER_PORTS, JobSpec, run_name
-from blobsync.jobspec.sweep import array_argument
+from blobsync.jobspec.spec import FIRST_MASTER_PORT, JOB_CODE, MASTER_PORTS, JobSpec, TaskArray, run_name
+from blobsync.jobspec.sweep import array_argument, array_text
 from blobsync.jobspec.topology import asks_for_gpus
 
 # The variables of the submitting shell that a job gets: only search paths. The job's own are in its specification,
@@ -158,7 +157,7 @@ MASTER_ADDR=$(scontrol show node "$MASTER_ADDR" | sed -n 's/.*NodeAddr=\([^ ]*\)
 def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
     """The script for sbatch. ``options`` are the cluster's ``slurm:`` keys, updated with the submission's."""
     if spec.tasks is not None:
-        options = array_options(spec.tasks, options)
+        options = _array_options(spec.tasks, options)
     lines = ["#!/bin/bash", *(f"#SBATCH --{text}" for text in _directives(spec, options)), ""]
     if options.get("scratch"):
         lines.append(f"export BLOBSYNC_SCRATCH={_quoted('scratch', options['scratch'])}")
@@ -190,6 +189,15 @@ def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
         **(_ELASTIC if spec.is_elastic else _FIXED),
     )
     return "\n".join([*lines, body])
+
+
+def _array_options(tasks: TaskArray, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options for an array. Tasks that say how many CPUs they need share nodes, and take no other resource."""
+    array = {"array": array_text(tasks)}
+    if not tasks.cpus:
+        return {**options, **array}
+    plain = {name: value for name, value in options.items() if name not in ("gres", "exclusive")}
+    return {**plain, **array, "cpus_per_task": tasks.cpus}
 
 
 def _launcher(spec: JobSpec, *, mpirun: bool) -> str:

@@ -30,7 +30,6 @@ from blobsync.backends.protocol import (
     settings_of,
 )
 from blobsync.backends.slurm import replies as slurm_replies
-from blobsync.backends.slurm.job_arrays import has_too_many_tasks
 from blobsync.backends.slurm.script import build_script
 from blobsync.base.errors import (
     BackendUnavailableError,
@@ -121,7 +120,7 @@ class SlurmBackend:
         number = slurm_replies.submitted_id(done.stdout)
         if done.returncode == 0 and _NUMBER.fullmatch(number):
             return Accepted(JobRef(spec.run_id, number, folder))
-        fewer = plan.spec.tasks is not None and has_too_many_tasks(done.stderr)
+        fewer = plan.spec.tasks is not None and slurm_replies.has_too_many_tasks(done.stderr)
         refusal = (TooManyTasksError if fewer else SubmissionError)(
             f"sbatch rejected the job: {slurm_replies.complaint(done.stderr)}",
             hint="see the request with blobsync submit --dry-run ...",
