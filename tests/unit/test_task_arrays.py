@@ -15,8 +15,8 @@ import yaml
 
 from blobsync.backends import create_backend
 from blobsync.backends.kubernetes.replies import job_info, last_lines, read_jobs, read_pods, sweep_info
+from blobsync.backends.local.children import TaskPool
 from blobsync.backends.local.run_files import RunFiles, SavedState
-from blobsync.backends.local.task_pool import TaskPool
 from blobsync.backends.protocol import Refused, Surroundings
 from blobsync.backends.slurm.script import build_script
 from blobsync.base.errors import SubmissionError, TooManyTasksError, UsageError

@@ -7,12 +7,11 @@ is lost is restarted under its number.
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from blobsync.backends.local.children import Children
+from blobsync.backends.local.children import CANCELED, Children
 from blobsync.base.exit_codes import OUTPUT_FAILED_EXIT, shell_code
 from blobsync.base.process import RunningProcess
 from blobsync.jobspec.elastic import bounds_of
@@ -99,7 +98,6 @@ def shown_nodes(nodes: Mapping[int, FleetNode]) -> Sequence[int]:
 
 
 MASTER_ADDRESS = "127.0.0.1"
-CANCELED = shell_code(-signal.SIGTERM)
 
 
 def address_of(node: int) -> str:

@@ -12,10 +12,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from blobsync.backends.local.children import MOST_AT_A_TIME
 from blobsync.backends.local.elastic_nodes import address_of
 from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of, most_gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
-from blobsync.backends.local.task_pool import MOST_AT_A_TIME
 from blobsync.backends.login_node import LoginNode
 from blobsync.backends.protocol import (
     Accepted,
@@ -57,9 +57,9 @@ _MOST_NODES = 64
 
 @dataclass(frozen=True, slots=True)
 class LocalRequest:
-    """The run's files, and the command that starts a node, without its rank and folder."""
+    """The run's folder, and the command that starts a node, without its rank and folder."""
 
-    files: RunFiles
+    folder: Path
     command: tuple[str, ...]
 
 
@@ -102,7 +102,7 @@ class LocalBackend:
             f"# with {files.job}:",
             spec.to_json(),
         )
-        return Plan(spec, "\n".join(shown), LocalRequest(files, command))
+        return Plan(spec, "\n".join(shown), LocalRequest(files.folder, command))
 
     def submit(self, plan: Plan[LocalRequest], secrets: Secrets) -> Outcome:
         known = self.locate(plan.spec)
@@ -114,7 +114,7 @@ class LocalBackend:
         except BlobsyncError as error:
             refusal = error
         except OSError as error:
-            refusal = local_error(error, error.filename or plan.request.files.folder)
+            refusal = local_error(error, error.filename or plan.request.folder)
         self.forget(plan.spec)
         return Refused(refusal)
 
@@ -135,7 +135,7 @@ class LocalBackend:
 
     def _start(self, plan: Plan[LocalRequest], secrets: Secrets) -> JobRef:
         request: LocalRequest = plan.request
-        files, spec = request.files, plan.spec
+        files, spec = RunFiles(request.folder), plan.spec
         capacity = self._capacity()
         _demand_gpus(spec, capacity)
         self._demand_runtime(spec)

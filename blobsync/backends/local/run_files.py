@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.backends.login_node import LOG_FOLDERS, nonempty_logs
 from blobsync.base.plain_json import made_of, parse_json
@@ -33,40 +32,30 @@ class SavedState:
     reason: str = ""
 
 
-class RunFiles(NamedTuple):
+class RunFiles:
     """The paths of a run's files."""
 
-    folder: Path
-
-    @property
-    def job(self) -> Path:
-        """The specification."""
-        return self.folder / "job.json"
-
-    @property
-    def local(self) -> Path:
-        """The supervisor's settings besides the specification."""
-        return self.folder / "local.json"
-
-    @property
-    def secrets(self) -> Path:
-        """SAS tokens and secret environment values; removed at the end of the run."""
-        return self.folder / "secrets.json"
-
-    @property
-    def root(self) -> Path:
-        """The folder into which the code is unpacked."""
-        return self.folder / "root"
-
-    @property
-    def wanted(self) -> Path:
-        """The requested number of nodes of an elastic job, once it was changed."""
-        return self.folder / "wanted"
-
-    @property
-    def changes(self) -> Path:
-        """Changes of an elastic job's nodes, as lines of JSON."""
-        return self.folder / "node_changes.jsonl"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # The specification, and the supervisor's settings besides it.
+        self.job, self.local = folder / "job.json", folder / "local.json"
+        # SAS tokens and secret environment values; removed at the end of the run.
+        self.secrets = folder / "secrets.json"
+        # The folder into which the code is unpacked.
+        self.root = folder / "root"
+        self.state = folder / "state.json"
+        # The node program makes it when it has prepared the node and starts the command.
+        self._phase = folder / "phase"
+        # Of an elastic job: the requested number of nodes, once it was changed, and changes of its nodes.
+        self.wanted, self.changes = folder / "wanted", folder / "node_changes.jsonl"
+        # The states of tasks: the last one of each counts.
+        self.tasks = folder / "tasks.jsonl"
+        # Messages of the supervisor and the node.
+        self.log = folder / "system_logs" / "supervisor.txt"
+        # If it exists, the supervisor ends the run.
+        self.cancel = folder / "cancel"
+        # Held by the supervisor as long as it lives.
+        self.lock = folder / "supervisor.lock"
 
     def root_for(self, spec: JobSpec, node: int = 0) -> Path:
         """The root of a node: a folder of its own, or the folder in which the job runs in place."""
@@ -77,30 +66,6 @@ class RunFiles(NamedTuple):
     def runs_in_place(self, spec: JobSpec) -> bool:
         """Whether the job runs in the user's own folder."""
         return spec.code is None and spec.spread is None
-
-    @property
-    def tasks(self) -> Path:
-        """The states of tasks, as lines of JSON: the last one of each counts."""
-        return self.folder / "tasks.jsonl"
-
-    @property
-    def log(self) -> Path:
-        """Messages of the supervisor and the node."""
-        return self.folder / "system_logs" / "supervisor.txt"
-
-    @property
-    def cancel(self) -> Path:
-        """If it exists, the supervisor ends the run."""
-        return self.folder / "cancel"
-
-    @property
-    def lock(self) -> Path:
-        """The supervisor's lock, held as long as it lives."""
-        return self.folder / "supervisor.lock"
-
-    @property
-    def state(self) -> Path:
-        return self.folder / "state.json"
 
     def make(self, texts: Mapping[Path, str]) -> None:
         """Make the folder and its first files, readable by their owner only."""
@@ -124,11 +89,6 @@ class RunFiles(NamedTuple):
         """Say so in the place of the node program, once: the time of the file is when the job began to run."""
         if not self._phase.exists():
             self._phase.touch()
-
-    @property
-    def _phase(self) -> Path:
-        """The file that the node program writes then."""
-        return self.folder / "phase"
 
     def write_status(self, status: SavedState) -> None:
         replace_file(self.state, json.dumps(asdict(status)).encode())

@@ -16,11 +16,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from blobsync.backends.local.children import PlainNode
+from blobsync.backends.local.children import PlainNode, TaskPool
 from blobsync.backends.local.elastic_nodes import Fleet
 from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of, most_gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
-from blobsync.backends.local.task_pool import TaskPool
 from blobsync.base.process import ProcessRunner
 from blobsync.jobspec.interactive import hold_text
 from blobsync.jobspec.spec import JobSpec, State, run_name
