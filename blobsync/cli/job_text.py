@@ -15,7 +15,7 @@ from blobsync.cli.tables import table
 from blobsync.cli.text_width import columns_of, wrapped
 from blobsync.jobs.timeline import age, lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
 from blobsync.jobspec.interactive import entering_command, hold_text
-from blobsync.jobspec.sweep_parameters import with_parameters
+from blobsync.jobspec.sweep import with_parameters
 from blobsync.jobspec.task_states import counts_text
 from blobsync.jobspec.topology import job_size_text
 

@@ -22,7 +22,6 @@ from blobsync.cli.job_text import (
 )
 from blobsync.cli.output import Result, more_line
 from blobsync.cli.session import ITS_NAME, NO_CLUSTER, Commands, Session, argument, interrupted_looking, option
-from blobsync.jobs.state_notes import state_line
 
 if TYPE_CHECKING:
     from blobsync.jobs.logs import FetchedLogs
@@ -348,7 +347,7 @@ def _job_lines(session: Session, jobs: Jobs, record: JobRecord, rank: int | None
         session.note(f"{record.run_id} is {before}; its logs follow when it runs")
     yield from followed(jobs, record, rank, task)
     ended = jobs.find(record.run_id)
-    session.note(state_line(ended))
+    session.note(f"{ended.run_id}: {ended.info.sentence}")
     note_left_behind(session, ended, jobs.fetched_logs(ended))
 
 

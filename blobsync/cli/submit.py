@@ -39,7 +39,6 @@ from blobsync.cli.session import (
     with_consent,
 )
 from blobsync.cli.text_width import cut
-from blobsync.jobs.state_notes import state_line
 from blobsync.jobspec.submit_options import SubmitKeywords, read_pairs
 
 if TYPE_CHECKING:
@@ -403,7 +402,7 @@ def watch(
         for attempt in jobs.watch(record, retries=retry):
             data = {**job_data(attempt.record), "causes": cause_data(attempt.causes), "next_job_id": attempt.next_id}
             attempts.append(data)
-            yield state_line(attempt.record)
+            yield f"{attempt.record.run_id}: {attempt.record.info.sentence}"
             yield from cause_lines(attempt.causes)
             if attempt.next_id:
                 yield f"submitted again as {attempt.next_id}"
@@ -455,7 +454,7 @@ def _waited(session: Session, jobs: Jobs, record: JobRecord) -> Result:
         result.data = {**accepted_data(ended), "exit_code": ended.info.exit_code, "reason": ended.info.reason}
         result.exit_code = exit_code_of(ended)
         if result.exit_code and not session.json:
-            session.note(state_line(ended))
+            session.note(f"{ended.run_id}: {ended.info.sentence}")
         if not session.json:
             note_left_behind(session, ended, jobs.fetched_logs(ended))
 

@@ -8,6 +8,7 @@ print(result.digest, result.status)
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -18,13 +19,12 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
 from blobsync.base.background_calls import Ahead
-from blobsync.base.errors import ArchiveError, BlobNotFoundError, ConfigError, StorageError
+from blobsync.base.errors import ArchiveError, BackendUnavailableError, BlobNotFoundError, ConfigError, StorageError
 from blobsync.base.events import Listener, Looked, Note, Phase
 from blobsync.base.locations import BlobLocation
-from blobsync.base.process import ProcessRunner
+from blobsync.base.process import DOCKER_VERSION, ProcessRunner, why_it_fails
 from blobsync.base.redaction import SasToken
 from blobsync.base.user_folders import locked
-from blobsync.code import compile as code_compile
 from blobsync.code.archive import manifest, write_archive
 from blobsync.code.digest import MANIFEST_NAME
 from blobsync.code.git import GitState, ask_git
@@ -61,6 +61,9 @@ from blobsync.store.open_locations import Connections
 from blobsync.store.sas import CODE_COPY_SECONDS, READ_BLOB, sas_minter
 
 _ATTEMPTS = 3
+# ACT's name for the project's compile script.
+_COMPILE_SCRIPT = "compile.aml.sh"
+_DOCKER_SECONDS = 20.0
 # How much of a blob is read at once (bytes).
 _PIECE = 1 << 20
 
@@ -219,7 +222,7 @@ class Code:
         return self._publish(place, self.current_state, started, dry_run=dry_run)
 
     def publish_compiled(self, *, dry_run: bool = False) -> CodeResult:
-        """Compile in the cluster's docker image, then publish the result. See ``code.compile``.
+        """Compile in the cluster's docker image (``initc``), then publish the result.
 
         Raises ``UntrustedDockerError`` for ``docker.args`` that reach beyond the project.
         """
@@ -228,7 +231,7 @@ class Code:
         state = self.current_state()
         demand_docker(DockerArgs.of(self._project.cluster), self._project.environ)
         with self._scratch() as scratch:
-            code_compile.compile_code(self._project.cluster, state.snapshot, scratch, self._runner)
+            _compile(self._project.cluster, state.snapshot, scratch, self._runner)
             compiled = replace(
                 self._rules(), root=scratch, ignore=IgnoreRules(), excludes=(), ignore_files=False, chosen=True
             )
@@ -407,3 +410,41 @@ def _steadily(action: Callable[[], _T]) -> _T:
         with suppress(ChangedWhileReadError):
             return action()
     return action()
+
+
+def _compile(cluster: Cluster, snapshot: CodeSnapshot, scratch: Path, runner: ProcessRunner) -> None:
+    """Copy the code to ``scratch`` and run the project's own script there, in the docker image of the cluster.
+
+    All that is there then is the code, because ``.gitignore`` usually excludes compiled files. The script's output goes
+    to standard error: standard output is for the result. Raises ``ConfigError`` without a script or an image,
+    ``BackendUnavailableError`` without docker, and ``ArchiveError`` when compiling fails.
+    """
+    if _COMPILE_SCRIPT not in {file.path for file in snapshot.files}:
+        raise ConfigError(
+            f"initc runs {_COMPILE_SCRIPT} in the project root, and the code does not contain it",
+            hint=f"write it (for example: python setup.py build_ext --inplace), or use 'blobsync init'; "
+            f"'blobsync init --why {_COMPILE_SCRIPT}' shows whether a pattern excludes it",
+        )
+    image = cluster.docker.reference
+    if not image:
+        raise ConfigError("does not name a docker image to compile in", file=cluster.file, key="docker.image")
+    if problem := why_it_fails(runner, DOCKER_VERSION, _DOCKER_SECONDS):
+        raise BackendUnavailableError(
+            f"initc needs docker, which does not answer: {problem}",
+            hint="install it, or start it (sudo systemctl start docker), or use 'blobsync init': the job compiles then",
+        )
+    snapshot.copy_to(scratch)
+    command = ("bash", _COMPILE_SCRIPT, *(cluster.text("compile_args") or "").split())
+    # As the user, so that what it writes can be read here. The cluster's own arguments win over ours.
+    done = runner.attach(
+        (
+            *("sh", "-c", 'exec "$@" >&2', "sh"),
+            *("docker", "run", "--rm", "--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp"),
+            *("--volume", f"{scratch}:/code", "--workdir", "/code", *cluster.docker.args, image, *command),
+        )
+    )
+    if done:
+        raise ArchiveError(
+            f"'{' '.join(command)}' ended with {done} in {image}; nothing was uploaded",
+            hint="see its output above",
+        )

@@ -11,8 +11,7 @@ from blobsync.base.formatting import count_text
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.state_notes import StateNotes, state_with_reason
-from blobsync.jobs.states import cancel, refresh
+from blobsync.jobs.states import StateNotes, cancel, refresh
 from blobsync.jobs.submit import hand_over
 from blobsync.jobspec.spec import SERVICES, JobSpec, State
 
@@ -65,7 +64,7 @@ class ArrayJob:
     def results(self) -> Mapping[int, Any]:
         """What each task wrote to ``result.json`` in its output (``$BLOBSYNC_OUTPUT``), by its number, of those that
         did. Raises ``UsageError`` if tasks have no outputs of their own, ``JobError`` for a file that is not JSON."""
-        from blobsync.jobs.task_files import read_json_files
+        from blobsync.jobs.task_table import read_json_files
 
         return read_json_files(self._context, self.record, RESULT_FILE)
 
@@ -76,7 +75,7 @@ class ArrayJob:
         self._notes.update(self.record, found.problems)
         info = self.record.info
         if is_over(self.record):
-            return f"{state_with_reason(info)}; see blobsync logs {self.record.run_id}"
+            return f"{info.sentence}; see blobsync logs {self.record.run_id}"
         return None
 
     def stop(self, seconds: float = _END_SECONDS) -> bool:

@@ -13,8 +13,7 @@ from typing import Any
 
 from blobsync.ancestors.batchai_record import RECORDED
 from blobsync.base.redaction import HIDDEN, is_secret_name, redact
-from blobsync.jobs.record import JobRecord
-from blobsync.jobs.recorded_cluster import is_secret
+from blobsync.jobs.record import JobRecord, is_secret
 from blobsync.jobspec.spec import CodeRef, JobSpec
 
 # Options of a job, and keys of a cluster file, in which values of variables are.

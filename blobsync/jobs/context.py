@@ -15,8 +15,7 @@ from blobsync.base.process import ProcessRunner
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.history import History
-from blobsync.jobs.record import JobRecord
-from blobsync.jobs.recorded_cluster import cluster_at, home_of
+from blobsync.jobs.record import JobRecord, cluster_at, home_of
 from blobsync.local.state_dir import open_state_dir
 from blobsync.store.protocol import BlobStore
 

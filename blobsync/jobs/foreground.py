@@ -24,7 +24,7 @@ from blobsync.config.trusted_links import TRUSTED_LINKS
 from blobsync.jobspec.make_spec import SubmitRequest, describe, image_of
 from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.spec import JobSpec
-from blobsync.jobspec.sweep_parameters import is_shell_line
+from blobsync.jobspec.sweep import is_shell_line
 from blobsync.local.link_policy import demand_trust
 
 _DOCKER_SECONDS = 30.0

@@ -17,8 +17,7 @@ from blobsync.ancestors.batchai_runtime import renewed
 from blobsync.base.errors import AmbiguousJobError, JobNotFoundError, UnsafeNameError
 from blobsync.base.plain_json import made_of, parse_json
 from blobsync.jobs import timeline
-from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobs.recorded_cluster import Home
+from blobsync.jobs.record import Home, JobFilter, JobRecord
 from blobsync.jobspec.spec import JobOptions, JobRef, JobSpec, NodeChange, RunInfo, State, StateChange, TaskInfo
 from blobsync.jobspec.task_states import settled
 from blobsync.local.database import jobs_database

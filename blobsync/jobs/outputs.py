@@ -1,6 +1,7 @@
 """A job's own outputs: their files, links to them, and copies of them into the project.
 
-Of an output folder that all jobs share only what changed while the job ran is its own. A linked folder is on a disk,
+A job writes to the directories that it names, to a folder of its own (``output: per_job``), or else to the output
+folder that all jobs share; of that only what changed while the job ran is its own. A linked folder is on a disk,
 which is not always the project's own folder (Slurm's ``shared_root``); every other one is in a container. Copying from
 such a disk never replaces a file of the project: it may be all that is left of an earlier run.
 """
@@ -27,6 +28,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.exit_codes import ExitCode
+from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import BlobContainer, BlobLocation, below
 from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile
@@ -34,14 +36,87 @@ from blobsync.config.mapping import Resolution, is_below, resolve
 from blobsync.config.model import DEFAULT_CLUSTER, Cluster, StorageAccount
 from blobsync.config.trusted_links import TRUSTED_LINKS
 from blobsync.jobs.context import JobContext
-from blobsync.jobs.output_places import OutputPlace, output_places
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.node_sas import known_accounts
+from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec
 from blobsync.local.files import LocalFolder, SourceFile, WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.names import local_problem, relative_name
 from blobsync.local.os_errors import NotAFileError, local_error, raise_unless_gone
 from blobsync.store.protocol import BlobStore
 from blobsync.store.sas import LINK_LIFETIME, READ_BLOB, sas_url
+
+_RUN = pattern(r"\$\{?BLOBSYNC_RUN_ID\}?")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlace:
+    """A place of outputs, ``below`` a folder entry. All of it belongs to the job, unless ``is_shared``."""
+
+    id: str
+    folder: FolderLink
+    below: str = ""
+    is_shared: bool = False
+
+    @property
+    def path(self) -> str:
+        """As a user would type it, from the project's root."""
+        return f"{self.folder.name}/{self.below}".rstrip("/")
+
+    @property
+    def in_container(self) -> str:
+        """The same in the folder's container."""
+        return below(self.folder.path, self.below)
+
+    def part(self, asked: str) -> str:
+        """What ``asked`` means below this place: a path of the project, one that begins with the id, or a name."""
+        for start in (self.path, self.id):
+            if asked == start or asked.startswith(f"{start}/"):
+                return asked[len(start) + 1 :]
+        return asked
+
+
+def output_places(spec: JobSpec, task: int | None = None) -> tuple[OutputPlace, ...]:
+    """Where the job, or one task of it, writes; empty if nothing of it stays. Pure. Raises ``UsageError`` for a task
+    whose outputs are not its own, and for outputs on a disk of somebody else."""
+    places = _places_of(spec, task)
+    linked = next((place for place in places if place.folder.mode == "link"), None)
+    if linked is not None and "recalled" in spec.options:
+        raise UsageError(
+            f"the outputs of {spec.run_id} are on the disk where it ran; they are seen from here with mode: upload for"
+            f" {linked.folder.name}_folder",
+            hint=f"blobsync d {shlex.quote(linked.path)} brings what was uploaded since",
+        )
+    return places
+
+
+def _places_of(spec: JobSpec, task: int | None) -> tuple[OutputPlace, ...]:
+    if task is not None and OWN_OUTPUT not in spec.options:
+        raise UsageError(
+            f"the tasks of {spec.run_id} share their outputs",
+            hint=f"blobsync outputs {spec.run_id} lists them; output: per_job in the cluster file gives each its own",
+        )
+    if "outputs" in spec.options:
+        found = (_named_place(spec, name, path) for name, path in spec.options["outputs"].items())
+        return tuple(place for place in found if place)
+    own = spec.options.get(OWN_OUTPUT)
+    mine = [folder for folder in spec.folders if folder.name == own]
+    if mine:
+        return (OutputPlace("output", mine[0], spec.run_id if task is None else f"{spec.run_id}/{task}"),)
+    written = [folder for folder in spec.folders if folder.mode not in ("download", "ro_mount")]
+    named = [folder for folder in written if folder.name.startswith("output")]
+    chosen = named or [folder for folder in written if folder.mode == "upload"]
+    return tuple(OutputPlace(folder.name, folder, is_shared=True) for folder in chosen)
+
+
+def _named_place(spec: JobSpec, name: str, path: str) -> OutputPlace | None:
+    """None for a directory that lies in no folder of the job: it goes with the node."""
+    below = _RUN.sub(spec.run_id, path).strip("/")
+    covering = [folder for folder in spec.folders if f"{below}/".startswith(f"{folder.name}/")]
+    if not covering:
+        return None
+    folder = max(covering, key=lambda folder: len(folder.name))
+    return OutputPlace(name, folder, below[len(folder.name) + 1 :])
+
 
 # The last uploads come after the end that the cluster reports (seconds).
 _AFTER_END = 300.0

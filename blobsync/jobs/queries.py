@@ -40,10 +40,8 @@ from blobsync.jobs.logs import (
     rank_of,
     task_of,
 )
-from blobsync.jobs.record import JobFilter, JobList, JobRecord
-from blobsync.jobs.recorded_cluster import home_of
-from blobsync.jobs.state_notes import StateNotes
-from blobsync.jobs.states import demand_task, recent, refresh
+from blobsync.jobs.record import JobFilter, JobList, JobRecord, home_of
+from blobsync.jobs.states import StateNotes, demand_task, recent, refresh
 from blobsync.jobspec.spec import SERVICES, JobRef, JobSpec, LogMirror, State, run_name, submission_time
 
 if TYPE_CHECKING:
@@ -361,8 +359,7 @@ class JobQueries:
 
         Raises ``UsageError`` for another form or column, and if the tasks have no outputs of their own.
         """
-        from blobsync.jobs.task_files import read_metrics
-        from blobsync.jobs.task_table import INDEX, METRIC, sorted_rows, task_rows
+        from blobsync.jobs.task_table import INDEX, METRIC, read_metrics, sorted_rows, task_rows
 
         record = self.find(job)
         if sort == METRIC and not metric:

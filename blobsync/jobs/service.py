@@ -16,8 +16,8 @@ from blobsync.jobs.failure_causes import FoundCause, is_retriable
 from blobsync.jobs.queries import JobName, JobQueries
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.states import INTERRUPTED, cancel, cancel_task, demand_task, doubts_said, refresh
-from blobsync.jobspec.elastic import demand_scalable
 from blobsync.jobspec.spec import JobRef, JobSpec, State
+from blobsync.jobspec.topology import demand_scalable
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -351,7 +351,7 @@ class JobService(JobQueries):
 
     def _first(self, cluster: Cluster, job: JobName) -> JobRef | None:
         """The job that has to complete before one on ``cluster``; None: it has. Raises ``UsageError``."""
-        from blobsync.jobs.recorded_cluster import home_of
+        from blobsync.jobs.record import home_of
         from blobsync.jobspec.submit_options import ORDERING
 
         record = self.get(job)

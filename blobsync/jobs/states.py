@@ -1,18 +1,20 @@
-"""The states of jobs: asked for at their clusters and recorded; and the request to cancel a job.
+"""The states of jobs: asked for at their clusters, recorded, and in sentences; and the request to cancel a job.
 
-Asking also renews SAS that expire soon, and removes the secrets of jobs that have ended.
+Asking also renews SAS that expire soon, removes the secrets of jobs that have ended, and starts the user's own command
+for a job whose end is seen for the first time.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 from blobsync.backends.protocol import DOUBTFUL, KEEP_SECRETS, Backend, KeepingSecrets, Renewing, TaskEnding
 from blobsync.base.errors import BlobsyncError, JobError, JobNotFoundError, UsageError
+from blobsync.config.user_config import load_user_config, user_config_file
 from blobsync.jobs.context import JobContext, demand_own
 from blobsync.jobs.record import JobFilter, JobList, JobRecord
 from blobsync.jobspec.spec import RunInfo, State
@@ -69,10 +71,30 @@ def _recorded(context: JobContext, record: JobRecord, info: RunInfo) -> JobRecor
         info = end_told(context, record, info)
     now = context.history.update(record, info)
     if now.has_just_ended:
-        from blobsync.jobs.notify import tell_of_end  # late: a job ends once
-
-        tell_of_end(context, now)
+        _tell_of_end(context, now)
     return now
+
+
+def _tell_of_end(context: JobContext, record: JobRecord) -> None:
+    """Start ``notify.command`` of the user's own configuration; notes why it cannot be started."""
+    if record.spec.spread is not None and not record.spec.spread.get("detach"):
+        return
+    try:
+        words = load_user_config(context.environ).notify
+        if words:
+            about = {
+                "BLOBSYNC_JOB": record.run_id,
+                "BLOBSYNC_JOB_STATE": str(record.state),
+                "BLOBSYNC_JOB_CLUSTER": record.cluster,
+                "BLOBSYNC_JOB_NAME": record.spec.name,
+                "BLOBSYNC_JOB_REASON": record.reason,
+            }
+            # Not in the project, whose files could come before those of the user's own program.
+            home = user_config_file(context.environ).parent
+            log = context.state.root / "notify.txt"
+            context.process.spawn_detached(words, log=log, env={**context.environ, **about}, cwd=home)
+    except BlobsyncError as error:
+        context.note(f"notify.command was not run for {record.run_id}: {error.message}")
 
 
 def _renewed(context: JobContext, record: JobRecord, backend: Backend[Any]) -> str:
@@ -221,3 +243,32 @@ def _as_known(record: JobRecord) -> JobRecord:
     if record.ref.native_id or record.info.state.is_final or record.by:
         return record
     return replace(record, info=RunInfo(record.run_id, State.UNKNOWN, reason=INTERRUPTED))
+
+
+class StateNotes:
+    """Notes why a job does not run, and why its cluster cannot be asked.
+
+    Each sentence is noted once, and again only after the job was put back into the queue.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._noted: set[tuple[int, str]] = set()
+        self._reason = ""
+
+    def update(self, record: JobRecord, problems: Iterable[str] = ()) -> None:
+        """Note what changed since the last call; not how the job ended, which the caller reports."""
+        for problem in problems:
+            self._say(record, problem)
+        if record.info.state.is_final:
+            return
+        # A reason that has gone is a change, too.
+        if record.info.reason or self._reason:
+            self._say(record, f"{record.run_id}: {record.info.sentence}")
+        self._reason = record.info.reason
+
+    def _say(self, record: JobRecord, sentence: str) -> None:
+        key = (record.info.restarts, sentence)
+        if key not in self._noted:
+            self._noted.add(key)
+            self._note(sentence)

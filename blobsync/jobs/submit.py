@@ -7,6 +7,7 @@ could train on an empty folder, succeed, and leave its results in no container.
 from __future__ import annotations
 
 import secrets as random_source
+import shlex
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -27,12 +28,12 @@ from blobsync.base.errors import (
 from blobsync.base.locations import BlobContainer, parse_store_location
 from blobsync.base.redaction import HIDDEN
 from blobsync.config.job_keys import READ_ONLY_MODES
+from blobsync.config.mapping import is_below
 from blobsync.config.model import Cluster
+from blobsync.config.project_root import LOCK_FOLDER
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.empty_folders import empty_links
-from blobsync.jobs.locked_data import data_seen, demand_same_data
-from blobsync.jobs.record import JobRecord, RecalledJob
-from blobsync.jobs.recorded_cluster import home_of
+from blobsync.jobs.record import JobRecord, RecalledJob, home_of
 from blobsync.jobs.shared_records import Agree, demand_agreed, share
 from blobsync.jobs.states import cancel, cancel_task, refresh
 from blobsync.jobspec.code_choice import ChooseCode, CodeChoice, demand_known
@@ -44,6 +45,10 @@ from blobsync.jobspec.seal_keys import with_job_keys
 from blobsync.jobspec.spec import OWN_OUTPUT, CodeRef, JobRef, JobSpec, own_inputs, owner_name
 from blobsync.jobspec.sweep import read_array
 from blobsync.jobspec.topology import asks_for_gpus, job_size_text
+from blobsync.local.index import Index
+from blobsync.local.lock_files import locks_in
+from blobsync.plan.locked_files import known_digest
+from blobsync.plan.transfer_options import ignored_by
 from blobsync.store.sas import sas_minter
 
 
@@ -167,7 +172,7 @@ def resubmit(
     if isinstance(old, RecalledJob):
         demand_agreed(old, spec, agree, cluster.file)
     if locked:
-        demand_same_data(context, cluster, spec, old.spec)
+        _demand_same_data(context, cluster, spec, old.spec)
     _note_plan(context, cluster, spec)
     notes += (left,) if (left := _not_gone_on_from(spec, old.spec)) else ()
     new = hand_over(context, cluster, spec, successor_of=old.run_id, origin=origin)
@@ -353,7 +358,7 @@ def hand_over(
     """Grant its rights, record it, hand it over; ``origin`` is another cluster whose containers it needs."""
     if spec.has_checkpoints:
         spec = replace(spec, options={**spec.options, "sealed_marks": True})
-    if seen := data_seen(context, cluster, spec):
+    if seen := _data_seen(context, cluster, spec):
         spec = replace(spec, options={**spec.options, "locks": seen})
     backend, home = context.own_backend(cluster), home_of(cluster, context.environ)
     clusters = [cluster, *([origin] if origin else [])]
@@ -389,3 +394,41 @@ def hand_over(
     if spec.hold and spec.image and spec.platform in ("local", "slurm"):
         way_in += (f"its shells are on the node itself, not in docker.image of {cluster.file}, {spec.image}",)
     return Submitted(accepted, warnings + cluster.job_notes + way_in)
+
+
+def _data_seen(context: JobContext, cluster: Cluster, spec: JobSpec) -> Mapping[str, str]:
+    """The digests of its locked folders by the paths of the locks, as far as they are known here.
+
+    Nothing is listed for it: the container is taken to hold what it held at the last listing, with later transfers. So
+    a folder that was never listed has no digest, nor has one with blobs whose MD5 is not known.
+    """
+    names = {folder.name for folder in spec.folders}
+    if not (context.root / LOCK_FOLDER).is_dir():
+        return {}
+    found: dict[str, str] = {}
+    index = Index(context.state.index_file)
+    for entry in cluster.folders:
+        records = index.pair(entry.prefix, str(entry.remote))
+        for path in locks_in(context.root, entry.prefix) if entry.prefix in names else ():
+            inner = path[len(entry.prefix) + 1 :]
+            own = max((each for each in cluster.prefixes if is_below(path, each)), key=len)
+            digest = known_digest(records, inner, ignored_by([(inner, entry.ignore)]))
+            if own == entry.prefix and digest is not None:
+                found[path] = digest
+    index.close()
+    return found
+
+
+def _demand_same_data(context: JobContext, cluster: Cluster, spec: JobSpec, old: JobSpec) -> None:
+    """Raise ``JobError`` unless all locked folders that ``old`` saw are known to be as it saw them."""
+    then, now = old.options.get("locks") or {}, _data_seen(context, cluster, spec)
+    if not then:
+        raise JobError(
+            f"{old.run_id} recorded no locked data", hint="blobsync lock PATH, before a job is submitted; omit --locked"
+        )
+    for path, digest in then.items():
+        if now.get(path) != digest:
+            word = shlex.quote(path)
+            state = "has other files now" if path in now else "is not known to be the same: blobsync status --fresh"
+            hint = f"blobsync diff REV {word} shows what has changed; 'git log aux_data/locks' the revisions"
+            raise JobError(f"{path} {state}; {old.run_id} saw {digest[:12]}", hint=hint, path=path)

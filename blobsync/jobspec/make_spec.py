@@ -15,7 +15,6 @@ from blobsync.base.redaction import is_secret_name
 from blobsync.config.job_keys import LINKING, READ_ONLY_MODES, demand_keys, folder_mode, read_only_words
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobspec.containers import OPTION as CONTAINER
-from blobsync.jobspec.elastic import Bounds, find_bounds
 from blobsync.jobspec.interactive import WAITING, duration_seconds, hold_seconds
 from blobsync.jobspec.spec import (
     OWN_OUTPUT,
@@ -29,9 +28,8 @@ from blobsync.jobspec.spec import (
     TaskArray,
 )
 from blobsync.jobspec.submit_options import ORDERING, SLURM_OPTIONS, SWEEPING, SubmitKeywords
-from blobsync.jobspec.sweep import array_argument, read_array, sweep_tags
-from blobsync.jobspec.sweep_parameters import demand_fillable, is_shell_line
-from blobsync.jobspec.topology import JobShape, Size, asks_for_gpus, find_shape
+from blobsync.jobspec.sweep import array_argument, demand_fillable, is_shell_line, read_array, sweep_tags
+from blobsync.jobspec.topology import Bounds, JobShape, Size, asks_for_gpus, find_bounds, find_shape
 
 # An image's address or file for docker and Apptainer; other first characters could make it an option.
 _IMAGE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_.:/@+-]*")

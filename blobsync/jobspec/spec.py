@@ -522,6 +522,12 @@ class RunInfo:
     states: tuple[StateChange, ...] = field(default=(), repr=False)
     tasks: tuple[TaskInfo, ...] = field(default=(), repr=False)
 
+    @property
+    def sentence(self) -> str:
+        """``Failed (7): node 1 ended with exit code 7``; ``Running``."""
+        code = f" ({self.exit_code})" if self.exit_code else ""
+        return f"{self.state}{code}" + (f": {self.reason}" if self.reason else "")
+
 
 @dataclass(frozen=True, slots=True)
 class LogFile:

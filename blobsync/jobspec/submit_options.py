@@ -14,8 +14,8 @@ from blobsync.base.plain_json import merged
 from blobsync.config.job_keys import LINKING
 from blobsync.config.known_keys import PLATFORMS
 from blobsync.config.model import AML_PLATFORMS, Cluster
-from blobsync.jobspec.elastic import FIXED_SIZE
 from blobsync.jobspec.spec import is_variable_name
+from blobsync.jobspec.topology import FIXED_SIZE
 
 # Platforms that start a job after another one.
 ORDERING = LINKING

@@ -45,7 +45,7 @@ from blobsync.jobspec.spec import (
     TaskArray,
     mark_of,
 )
-from blobsync.jobspec.sweep_parameters import is_shell_line, with_parameters
+from blobsync.jobspec.sweep import is_shell_line, with_parameters
 from blobsync.local.mark_complete import VARIABLE as REQUESTS_VARIABLE
 from blobsync.node.ranks import (
     INDEX_VARIABLE,

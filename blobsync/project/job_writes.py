@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import BlobLocation
 from blobsync.jobs.history import History
-from blobsync.jobs.output_places import OutputPlace, output_places
+from blobsync.jobs.outputs import OutputPlace, output_places
 from blobsync.jobspec.spec import JobSpec, State
 
 if TYPE_CHECKING:

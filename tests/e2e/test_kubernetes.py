@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from blobsync.jobs.queries import JobQueries
-from blobsync.jobs.recorded_cluster import home_of
+from blobsync.jobs.record import home_of
 from blobsync.jobspec.spec import JobRef
 from tests.e2e.test_jobs import SHOW, Lab
 from tests.e2e.world import Container, Project, write_tree

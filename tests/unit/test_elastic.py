@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
-from blobsync.jobspec.elastic import Bounds, bounds_of, demand_scalable, find_bounds
 from blobsync.jobspec.spec import JobSpec, State
-from blobsync.jobspec.topology import JobShape, Size, find_shape
+from blobsync.jobspec.topology import Bounds, JobShape, Size, bounds_of, demand_scalable, find_bounds, find_shape
 from blobsync.node.elastic_command import REJOIN_SECONDS, Next, after_end, final_code, was_killed
 from blobsync.node.job import elastic_variables
 from blobsync.node.ranks import NotReadyError, Ranks, master_address, ranks_of_node

@@ -16,7 +16,7 @@ from blobsync.base.errors import ConfigError, PlanFileError, StorageError
 from blobsync.base.plain_json import parse_json
 from blobsync.config.yaml_document import parse_document, read_document
 from blobsync.jobs.failure_causes import log_lines, read_causes
-from blobsync.jobs.recorded_cluster import Home
+from blobsync.jobs.record import Home
 from blobsync.jobspec.spec import JobSpec
 from blobsync.local.globs import zip_excludes
 from blobsync.local.ignore_patterns import parse_lines

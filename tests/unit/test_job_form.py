@@ -212,7 +212,7 @@ def test_a_form_filled_from_a_recorded_job_asks_for_the_same_again(root: Path, c
 
 
 def recorded(context: JobContext, cluster_name: str, submission: AskedJob) -> JobRecord:
-    from blobsync.jobs.recorded_cluster import home_of
+    from blobsync.jobs.record import home_of
     from blobsync.jobspec.spec import JobRef
 
     assert context.current

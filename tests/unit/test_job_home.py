@@ -16,8 +16,7 @@ from blobsync.base.errors import BackendUnavailableError, JobError
 from blobsync.config.loader import load_cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.history import History
-from blobsync.jobs.record import JobRecord
-from blobsync.jobs.recorded_cluster import Home, home_of, without_secrets
+from blobsync.jobs.record import Home, JobRecord, home_of, without_secrets
 from blobsync.jobspec.spec import JobRef
 from blobsync.local.state_dir import open_state_dir
 from tests.fakes.jobs import make_spec

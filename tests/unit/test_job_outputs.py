@@ -17,8 +17,7 @@ from blobsync.base.errors import ConfigError, JobError, NothingMatchedError, Usa
 from blobsync.base.redaction import Secret
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.context import JobContext
-from blobsync.jobs.output_places import OutputPlace, output_places
-from blobsync.jobs.outputs import copy_outputs, demand_mapped, list_outputs
+from blobsync.jobs.outputs import OutputPlace, copy_outputs, demand_mapped, list_outputs, output_places
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.spec import FolderLink, JobRef, JobSpec, RunInfo, State

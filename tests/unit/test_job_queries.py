@@ -22,8 +22,7 @@ from blobsync.jobs.history import History
 from blobsync.jobs.logs import LINE_CHARS, PIECE_BYTES, FetchedLogs, inert_line, log_piece, search_logs
 from blobsync.jobs.node_use import left_behind, node_of_log, node_use
 from blobsync.jobs.queries import JobQueries
-from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobs.recorded_cluster import Home
+from blobsync.jobs.record import Home, JobFilter, JobRecord
 from blobsync.jobs.timeline import spans_of
 from blobsync.jobspec.spec import CodeRef, FolderLink, JobRef, LogFile, RunInfo, State, TaskInfo
 from blobsync.jobspec.sweep import sweep

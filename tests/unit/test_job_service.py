@@ -27,8 +27,7 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.queries import JobQueries, job_log_folder
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.service import JobService
-from blobsync.jobs.state_notes import StateNotes, state_line
-from blobsync.jobs.states import SETTLE_SECONDS, cancel, recent, refresh
+from blobsync.jobs.states import SETTLE_SECONDS, StateNotes, cancel, recent, refresh
 from blobsync.jobs.submit import plan_job, resubmit, submit
 from blobsync.jobspec.code_choice import CodeChoice
 from blobsync.jobspec.make_spec import SubmitRequest
@@ -527,7 +526,7 @@ def test_whoever_waits_for_a_job_is_told_the_reason_when_it_appears_and_once(tmp
         assert list(JobQueries(context).follow(record)) == []
     else:
         (attempt,) = acting(context).watch(record, retries=0)
-        assert state_line(attempt.record) == f"{record.run_id}: Failed (7)"
+        assert attempt.record.info.sentence == "Failed (7)"
     assert [line.removeprefix(f"{record.run_id}: ") for line in told] == _TOLD
 
 

@@ -175,7 +175,7 @@ READ_IN: Mapping[str, str] = {
     "zip_options": "code/packed_files.py",
     "ignore": "code/packed_files.py",
     "max_file_size": "code/packed_files.py",
-    "compile_args": "code/compile.py",
+    "compile_args": "code/project_code.py",
     "relay": "project/engine_set.py",
     "output": "jobspec/make_spec.py",
     "min_nodes": "jobspec/make_spec.py",

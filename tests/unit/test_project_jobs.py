@@ -22,7 +22,7 @@ from blobsync.code.project_code import CodeProject
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
-from blobsync.jobs.recorded_cluster import home_of
+from blobsync.jobs.record import home_of
 from blobsync.jobspec.spec import JobRef, RunInfo, State
 from blobsync.jobspec.submit_options import SubmitKeywords
 from blobsync.project.api import Project

@@ -15,8 +15,17 @@ from blobsync.base.errors import UsageError
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.task_table import TaskRow, sorted_rows, task_rows
 from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, TaskArray, TaskInfo
-from blobsync.jobspec.sweep import MOST_TASKS, array_argument, array_text, read_array, sweep, sweep_tags
-from blobsync.jobspec.sweep_parameters import command_of, demand_fillable, with_parameters
+from blobsync.jobspec.sweep import (
+    MOST_TASKS,
+    array_argument,
+    array_text,
+    command_of,
+    demand_fillable,
+    read_array,
+    sweep,
+    sweep_tags,
+    with_parameters,
+)
 from blobsync.jobspec.task_states import counts_text, settled, together
 from tests.fakes.jobs import make_spec
 

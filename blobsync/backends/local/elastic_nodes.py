@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from blobsync.backends.local.children import CANCELED, Children
 from blobsync.base.exit_codes import OUTPUT_FAILED_EXIT, shell_code
 from blobsync.base.process import RunningProcess
-from blobsync.jobspec.elastic import bounds_of
 from blobsync.jobspec.spec import NodeChange
+from blobsync.jobspec.topology import bounds_of
 
 # How often a lost node is restarted, each time after twice the pause (seconds).
 LOST_TIMES = 3

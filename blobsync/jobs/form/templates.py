@@ -21,7 +21,7 @@ from blobsync.config.scaffold import NewFile
 from blobsync.config.yaml_document import read_document
 from blobsync.jobs.form.fields import is_field
 from blobsync.jobs.form.filled import MOST_CHARS, FilledForm, JobForm
-from blobsync.jobs.recorded_cluster import is_secret
+from blobsync.jobs.record import is_secret
 from blobsync.local.names import safe_name
 
 TEMPLATE_FOLDER = "aux_data/jobs"
