@@ -107,7 +107,7 @@ JOB: tuple[tuple[str, Any, str, str], ...] = (
     ("mountVolumes.azureBlobFileSystems.0.relativeMountPath", "data/in", USED, "'data/in_folder': "),
     ("mountVolumes.azureBlobFileSystems.0.relativeMountPath", "/../up", REFUSED, ""),
     ("mountVolumes.azureBlobFileSystems.0.mountOptions", "-o attr_timeout=9", TOLD, ""),
-    ("mountVolumes.azureBlobFileSystems.0.mountOptions", "-o ro", USED, "'mode': '"),
+    ("mountVolumes.azureBlobFileSystems.0.mountOptions", "-o ro", READ, "'mode': 'download'"),
     ("mountVolumes.azureBlobFileSystems.0.credentials.accountKey", "a2V5", TOLD,
      "mountVolumes.azureBlobFileSystems.0.credentials"),
     *(
@@ -304,6 +304,19 @@ def test_each_property_counts_on_every_platform_or_is_refused_there(platform: st
         else:
             assert fate != REFUSED or platform == "singularity", "Singularity alone has priorities"
             assert fate == READ or text != around[0], (kind, path, value)
+
+
+@pytest.mark.parametrize(
+    ("platform", "plain", "read_only"), [("slurm", "mount", "download"), ("kubernetes", None, "ro_mount")]
+)
+def test_a_read_only_volume_has_a_read_only_mode(
+    platform: str, plain: str | None, read_only: str, tmp_path: Path
+) -> None:
+    job = {**job_around("inputDirectories"), "nodeCount": 1}
+    job["stdOutErrPathPrefix"] = f"{ROOT}/data/out"
+    assert (f"'mode': '{plain}'" if plain else "'path': ''}") in outcome(tmp_path, job, None, platform)[0]
+    put(job, "mountVolumes.azureBlobFileSystems.0.mountOptions", "-o ro")
+    assert f"'mode': '{read_only}'" in outcome(tmp_path, job, None, platform)[0]
 
 
 def fate_of(folder: Path, job: Mapping[str, Any], cluster: Mapping[str, Any] | None, platform: str) -> tuple[str, str]:
