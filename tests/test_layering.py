@@ -196,7 +196,7 @@ def test_a_short_upload_makes_few_dataclasses() -> None:
         "print(*(f'{each.__module__}.{each.__qualname__}' for each in found))"
     )
     exported = {name for name in made if name.rpartition(".")[2] in dir(blobsync)}
-    assert "blobsync.config.model.Cluster" in exported
+    assert "blobsync.plan.transfer_plan.TransferPlan" in exported
     assert {name.rpartition(".")[2] for name in made - exported} <= {
         # Equal to others of their own type only.
         *("LocalLocation", "MountedLocation"),

@@ -48,12 +48,12 @@ class DeclaredOption(NamedTuple):
 
 @cache
 def options_of(owner: Any) -> Mapping[str, DeclaredOption]:
-    """The options among the fields of a dataclass, or the keywords of a ``TypedDict``, by the names of these."""
+    """The options among the fields of a ``NamedTuple``, or the keywords of a ``TypedDict``, by the names of these."""
     found = {}
-    known = getattr(owner, "__dataclass_fields__", {})
+    defaults = getattr(owner, "_field_defaults", {})
     for name, hint in get_type_hints(owner, include_extras=True).items():
         if get_origin(hint) is Annotated:
             kind, about = get_args(hint)
             flag = about.name or f"--{name.replace('_', '-')}"
-            found[name] = DeclaredOption(flag, kind, about, known[name].default if name in known else None)
+            found[name] = DeclaredOption(flag, kind, about, defaults.get(name))
     return found

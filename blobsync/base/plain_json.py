@@ -55,7 +55,7 @@ def made_of(kind: type[_T], values: object, *, newer: bool = False) -> _T:
     newer version. Raises ``ValueError`` for anything else.
     """
     made: Any = kind
-    hints = _fields(made)
+    hints = hints_of(made)
     if isinstance(values, list) and len(values) <= len(hints):
         values = dict(zip(hints, values, strict=False))
     if not isinstance(values, dict):
@@ -74,7 +74,8 @@ _OF_TEXT = (Path, Secret)
 
 
 @lru_cache(maxsize=64)
-def _fields(kind: Any) -> dict[str, Any]:
+def hints_of(kind: Any) -> Mapping[str, Any]:
+    """The types of the fields of a dataclass or ``NamedTuple``, by their names."""
     hints = get_type_hints(kind)
     names = getattr(kind, "_fields", None) or [each.name for each in dataclasses.fields(kind)]
     return {name: hints[name] for name in names}

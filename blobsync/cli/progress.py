@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from blobsync.base.events import Disconnected, Note
@@ -81,7 +80,7 @@ def bar_text(progress: Progress, columns: int, *, plain: bool = False) -> str:
 
 def _room(lead: str, progress: Progress, width: int) -> int:
     """Columns that are left if all parts, including failures, have their minimum width."""
-    parts = _moving(replace(progress, failures=1, under_way=0, waiting=""))
+    parts = _moving(progress._replace(failures=1, under_way=0, waiting=""))
     parts = {"graph": " " * _GRAPH_LEAST, **parts, "name": " " * _NAME_LEAST}
     return width - cells(_joined(lead, {each: text for each, text in parts.items() if text}))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.formatting import count_text, duration_text, zulu_text
@@ -33,7 +32,7 @@ def so_far(running: RunningTransfer) -> str:
 
 def progress_data(running: RunningTransfer) -> dict[str, Any]:
     """The numbers of the progress, and their time."""
-    return {**asdict(running.progress), "told": zulu_text(running.told)}
+    return {**running.progress.values(), "told": zulu_text(running.told)}
 
 
 def running_data(running: RunningTransfer) -> dict[str, Any]:

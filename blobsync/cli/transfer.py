@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -263,7 +262,7 @@ def _transfer(
         with nullcontext() if dry_run else project.planning(direction, paths):
             made = _plan(session, project, direction, paths, options)
             if _is_for_good(session, made, asks=not (dry_run or yes)):
-                made = _plan(session, project, direction, paths, replace(options, no_trash=True))
+                made = _plan(session, project, direction, paths, options._replace(no_trash=True))
         if made.conflicts and not (dry_run or yes):
             from blobsync.cli.conflicts import settled
 

@@ -256,7 +256,7 @@ class Code:
                 hint="make the project's folder writable, or use 'blobsync init'",
             ) from error
         folder = FolderEntry(str(inside), entry.account, entry.path.removesuffix(".zip"))
-        cluster = replace(self._project.cluster, folders=(folder,))
+        cluster = self._project.cluster._replace(folders=(folder,))
         project = self._project.with_cluster(cluster)
         # Another 'init --folder' has the same tree, and would take it away.
         with locked(tree.with_name("tree.lock")):

@@ -17,7 +17,6 @@ import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -485,7 +484,7 @@ class ClusterFile:
             self.problems.extend(account.problems)
             self.warnings.extend(account.warnings)
         self.job_notes = cluster.job_notes
-        self.cluster = None if self.problems else replace(cluster, warnings=tuple(self.warnings))
+        self.cluster = None if self.problems else cluster._replace(warnings=tuple(self.warnings))
 
     def account(self, given: str) -> StorageAccount | None:
         """Read the account file ``given`` once. None if it has problems of its own; raises if it is missing."""

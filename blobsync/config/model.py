@@ -6,8 +6,8 @@ free-form settings of a cluster are not in its ``repr``, so printing a value sho
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from blobsync.base.errors import ConfigError
@@ -220,8 +220,7 @@ class JobRefusal(NamedTuple):
 _NO_DOCKER = Docker()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Cluster:
+class Cluster(NamedTuple):
     """One cluster file, with ``-p`` merged in and every ``${ENV}`` replaced that may stand there.
 
     ``file`` is shown relative to the project where it lies inside. ``folders`` are in the file's order.
@@ -247,12 +246,12 @@ class Cluster:
     multi_process: bool = True
     use_custom_docker: bool = False
     docker: Docker = _NO_DOCKER
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = MappingProxyType({})
     relay: str = "ask"
     zip_options: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     max_file_size: int | None = None
-    values: Mapping[str, object] = field(default_factory=dict)
+    values: Mapping[str, object] = MappingProxyType({})
     warnings: tuple[str, ...] = ()
     job_notes: tuple[str, ...] = ()
     job_refusals: tuple[JobRefusal, ...] = ()

@@ -7,7 +7,6 @@ then ask the place itself. Starts no job.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from blobsync.backends import create_backend
@@ -56,7 +55,7 @@ def refusals(
     found += [refusal_of([one]) for one in cluster.job_refusals]
     try:
         with cluster.naming_lines():
-            spec = describe(replace(cluster, job_refusals=()), request, _RUN_ID, code)
+            spec = describe(cluster._replace(job_refusals=()), request, _RUN_ID, code)
             if cluster.job_refusals:
                 return tuple(found)
             create_backend(around(cluster, environ)).plan(spec)

@@ -61,7 +61,7 @@ def spread_spec(context: JobContext, cluster: Cluster, request: SpreadRequest, p
     is_service = cluster.platform in SERVICES
     asked = SubmitRequest(request.words, 0, nodes=parallel if is_service else 1)
     # Limits and sizes of the file for the jobs of users' programs do not apply to a transfer.
-    plain = replace(cluster, job_refusals=(), values={k: v for k, v in cluster.values.items() if k not in _SIZES})
+    plain = cluster._replace(job_refusals=(), values={k: v for k, v in cluster.values.items() if k not in _SIZES})
     spec = describe(plain, asked, new_run_id(context.environ), None)
     if plan.detach:
         _demand_limit(cluster, spec)

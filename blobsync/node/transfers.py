@@ -62,7 +62,7 @@ from blobsync.transfer.engines import Engines
 
 _DOWN = TransferOptions(engine="direct", compare_content=True)
 # In a root of our own, a file that differs is left from a killed attempt.
-_DOWN_ANEW = replace(_DOWN, overwrite=True)
+_DOWN_ANEW = _DOWN._replace(overwrite=True)
 # A job may write its output folder: files of the same names from other runs are replaced.
 _UP = TransferOptions(engine="direct", overwrite=True)
 # The log lists at most so many failures.
@@ -203,7 +203,7 @@ class NodeTransfers:
         self, entry: FolderLink, one: FileSet, local: Path, destination: OpenBlob, *, cap_mbps: float | None
     ) -> Uploaded:
         """Upload the files of a set that lies at ``local``. Returns failures, and the ETags of what is verified."""
-        name, options = f"{entry.name}/{one.name}", replace(_UP, cap_mbps=cap_mbps)
+        name, options = f"{entry.name}/{one.name}", _UP._replace(cap_mbps=cap_mbps)
         key, shape = _key(name, destination), Shape.FILE if one.is_file else Shape.FOLDER
         kept = kept_of(entry)
         part: LivePart = Part(name, Route.UPLOAD, LocalLocation(local), destination, key, shape=shape, kept=kept)

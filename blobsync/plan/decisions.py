@@ -205,7 +205,7 @@ class Decisions:
         known = settlements.get(f"{self._shown}/{action.path}" if action.path else self._shown)
         if known is None or not known.is_about(action):
             return action
-        options = replace(options, keep=known.keep)
+        options = options._replace(keep=known.keep)
         return _settle(action, self._route, options, both_ends=both_ends, shown=self._shown)
 
     @property

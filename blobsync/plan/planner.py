@@ -91,7 +91,7 @@ def make_plan(
     listener.emit(Phase("surveying"))
     paths = tuple(rooted(context, path) for path in given)
     if options.from_path is not None:
-        options = replace(options, from_path=rooted(context, options.from_path))
+        options = options._replace(from_path=rooted(context, options.from_path))
     chosen = legs(context, direction, paths, options, patterns_in(context, direction, paths, options))
     check_links(context, chosen)
     found = _Found(check_rights(context, chosen, options), settlements)

@@ -6,8 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from blobsync.base.events import (
     NO_ANSWER,
@@ -47,8 +46,7 @@ _WORDS = {"surveying": "listing", "verifying": "checking"}
 WORKING = ("moving", "deleting")
 
 
-@dataclass(frozen=True)
-class WorkerProgress:
+class WorkerProgress(NamedTuple):
     """What one of several workers has moved so far; ``rate`` is as that of :class:`Progress`.
 
     ``name`` is what the engine calls it: ``process 4711`` on this machine, ``node0.1`` on a node.
@@ -82,8 +80,7 @@ def by_node(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
     return sorted(nodes.values(), key=lambda node: (len(node.name), node.name))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Progress:
+class Progress(NamedTuple):
     """The progress of a command: files, bytes, seconds.
 
     ``phase`` is one of ``surveying``, ``hashing``, ``moving``, ``verifying`` or ``deleting``. If ``files_expected`` is
@@ -120,6 +117,10 @@ class Progress:
     def __repr__(self) -> str:
         workers = f", {count_text(len(self.workers), 'worker')}" if self.workers else ""
         return f"<Progress {self.phase}: {self.files:,} of {self.files_expected:,} files{workers}>"
+
+    def values(self) -> dict[str, Any]:
+        """The fields by their names, as JSON has them."""
+        return {**self._asdict(), "workers": [each._asdict() for each in self.workers]}
 
     @property
     def share(self) -> float:
@@ -304,9 +305,8 @@ class ProgressCounter:
         )
         if self.step not in WORKING:
             hashing = looking.doing == "hashing"
-            return replace(looking, under_way=self._hashing, bytes_expected=self._hashing_bytes) if hashing else looking
-        return replace(
-            looking,
+            return looking._replace(under_way=self._hashing, bytes_expected=self._hashing_bytes) if hashing else looking
+        return looking._replace(
             files=_within(self._files, self.files_expected),
             files_expected=self.files_expected,
             bytes=_within(self.bytes, self.bytes_expected),

@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from blobsync.base.errors import LocalFileError, PlanFileError
@@ -42,7 +41,7 @@ def plan_document(plan: TransferPlan) -> dict[str, object]:
         "cluster": plan.cluster,
         "from_cluster": plan.from_cluster,
         "paths": list(plan.paths),
-        "options": asdict(plan.options),
+        "options": plan.options._asdict(),
         "created_at": plan.created_at,
         "engine": plan.engine.name,
         "parts": [_part(plan, part) for part in plan.parts],
@@ -52,7 +51,7 @@ def plan_document(plan: TransferPlan) -> dict[str, object]:
 def _demand_readable(options: TransferOptions) -> None:
     """Raise ``PlanFileError`` for options that :func:`load` would refuse or change."""
     try:
-        if made_of(TransferOptions, parse_json(json.dumps(asdict(options)))) == options:
+        if made_of(TransferOptions, parse_json(json.dumps(options._asdict()))) == options:
             return
         why = "they would be read as others"
     except (TypeError, ValueError) as error:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from blobsync.base.errors import UsageError
 from blobsync.base.lazy_regexes import pattern
@@ -32,8 +31,7 @@ _MOST_NODES = 1024
 _UP, _DOWN = ("u", "plan"), ("d", "plan")
 
 
-@dataclass(frozen=True, repr=False)
-class TransferOptions:
+class TransferOptions(NamedTuple):
     """The options of a transfer; the defaults are the commands' defaults.
 
     ``engine``: None is what ``BLOBSYNC_ENGINE`` says, or else the cluster file's ``engine:``, or else ``auto``. With
@@ -79,8 +77,8 @@ class TransferOptions:
 
     def __repr__(self) -> str:
         """Only what is not the default."""
-        changed = (each.name for each in fields(self) if getattr(self, each.name) != each.default)
-        return f"TransferOptions({', '.join(f'{name}={getattr(self, name)!r}' for name in changed)})"
+        changed = (f"{name}={value!r}" for name, value in self._asdict().items() if value != self._field_defaults[name])
+        return f"TransferOptions({', '.join(changed)})"
 
     def settles_both_ends(self, from_cluster: object) -> bool:
         """Whether ``--keep`` may write at the source's end, too: not if ``-f``, ``--from-path`` or a lock names it."""
@@ -95,13 +93,12 @@ def replaces_unverified(options: TransferOptions) -> bool:
 def from_root(root: Path, paths: Sequence[str], options: TransferOptions) -> tuple[list[str], TransferOptions]:
     """The words of a command from a plan's, whose paths are from the project's root."""
     if options.from_path is not None:
-        options = replace(options, from_path=f"{root}/{options.from_path}")
+        options = options._replace(from_path=f"{root}/{options.from_path}")
     return [] if options.all_entries else [f"{root}/{path}" for path in paths], options
 
 
 _DEFAULTS = TransferOptions()
 _LIMIT = pattern(r"(\d{1,300})(%?)", re.ASCII)
-_NAMES = tuple(each.name for each in fields(TransferOptions))
 _PATTERNS = ("include", "exclude")
 
 
@@ -127,10 +124,10 @@ def chosen_options(options: TransferOptions | None, keywords: Mapping[str, Any])
     Raises ``TypeError`` for an unknown keyword.
     """
     for name in keywords:
-        if name not in _NAMES:
+        if name not in TransferOptions._fields:
             from difflib import get_close_matches  # late: only a mistake needs it
 
-            near = get_close_matches(name, _NAMES, 1)
+            near = get_close_matches(name, TransferOptions._fields, 1)
             raise TypeError(f"there is no transfer option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     base = options if options is not None else _DEFAULTS
     if not isinstance(base, TransferOptions):
@@ -139,7 +136,7 @@ def chosen_options(options: TransferOptions | None, keywords: Mapping[str, Any])
     changes: dict[str, Any] = {name: _patterns(values[name]) for name in _PATTERNS}
     if values["from_path"] is not None:
         changes["from_path"] = os.fspath(values["from_path"])
-    return replace(base, **{**keywords, **changes})
+    return base._replace(**{**keywords, **changes})
 
 
 def _patterns(value: str | Iterable[str]) -> tuple[str, ...]:

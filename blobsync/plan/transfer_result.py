@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from blobsync.base.errors import FileFailure, IncompleteTransferError
 from blobsync.base.exit_codes import ExitCode
@@ -15,8 +16,7 @@ from blobsync.plan.transfer_plan import CONFLICT_HINT, Action, TransferPlan, som
 _NAMED = 3
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class TransferResult:
+class TransferResult(NamedTuple):
     """The result of a plan; counts are files.
 
     ``verified`` counts the files of the plan whose destination was seen to be equal, by a new listing or by the
@@ -40,7 +40,7 @@ class TransferResult:
     azcopy_job_ids: tuple[str, ...] = ()
     receipt: Path | None = None
     interrupted: bool = False
-    requests: Mapping[str, int] = field(default_factory=dict)
+    requests: Mapping[str, int] = MappingProxyType({})
 
     @property
     def conflicts(self) -> tuple[FileFailure, ...]:

@@ -550,7 +550,7 @@ class Project:
 
             remember_copied(context, result)
         counted = self.connections.requests()
-        result = replace(result, requests=counted - self._counted)
+        result = result._replace(requests=counted - self._counted)
         self._counted = counted
         if not result.failures and has_intents(self.state):
             from blobsync.project.killed_runs import forget_killed_runs

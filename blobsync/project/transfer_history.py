@@ -323,18 +323,18 @@ class _Recorder(ProgressCounter):
         if now.phase == "moving":
             add_point(self._points, round(self.clock() - self._start, 2), now)
         self._known = replace(self._known, told=time.time(), progress=now, points=tuple(self._points))
-        return asdict(self._known)
+        return {**asdict(self._known), "progress": now.values()}
 
     def _now(self) -> Progress:
         now = self.snapshot()
         last = self._known.progress
         if now.phase not in WORKING and last.files_expected:
             # While verifying, the numbers of the moves.
-            now = replace(
-                last, phase=now.phase, rate=0.0, seconds_left=None, doing="",
+            now = last._replace(
+                phase=now.phase, rate=0.0, seconds_left=None, doing="",
                 waiting=now.waiting, waiting_seconds=now.waiting_seconds, retrying=now.retrying,
             )  # fmt: skip
-        return replace(now, current=redact(now.current), workers=now.workers[:_MOST_WORKERS])
+        return now._replace(current=redact(now.current), workers=now.workers[:_MOST_WORKERS])
 
 
 _RESULTS = {ExitCode.DONE: "done", ExitCode.PARTIAL: "partial"}

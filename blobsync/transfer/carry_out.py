@@ -7,7 +7,6 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -194,7 +193,7 @@ class _ResultSoFar:
         if folder is None or not (found.transferred or found.deleted or found.failures or self.receipt.unsure):
             return found
         try:
-            return replace(found, receipt=self.receipt.write(folder, found, interrupted=interrupted))
+            return found._replace(receipt=self.receipt.write(folder, found, interrupted=interrupted))
         except OSError as error:
             note(f"no receipt was written to {folder}: {error.strerror}")
             return found

@@ -185,7 +185,7 @@ def test_the_versions_that_are_kept_aside_are_named() -> None:
     assert next(result_lines(done, 1.0)) == named
     check_data("plan", plan_data(plan))
     assert plan_data(plan)["actions"][0]["aside"] == "data/v/d/x.remote-1f2e3d4c.bin"
-    failed = replace(done, failures=(FileFailure("data/v/d/x.bin", FailureCode.SERVICE_BUSY, "busy"),))
+    failed = done._replace(failures=(FileFailure("data/v/d/x.bin", FailureCode.SERVICE_BUSY, "busy"),))
     assert named not in list(result_lines(failed, 1.0))
 
 

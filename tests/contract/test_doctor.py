@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from email.utils import formatdate
 from pathlib import Path
@@ -174,7 +173,7 @@ def test_a_wrong_key_and_a_missing_container(azurite: Azurite) -> None:
 def test_a_login_that_nobody_made_is_not_called_good(tmp_path: Path) -> None:
     """No Azure CLI on PATH, so there is nobody to ask for a token."""
     account = StorageAccount("t", "acct", "box", "https://acct.blob.core.windows.net")
-    nobody = replace(cluster(account), values={"use_cli_auth": True})
+    nobody = cluster(account)._replace(values={"use_cli_auth": True})
     before = os.environ["PATH"]
     os.environ["PATH"] = str(tmp_path)
     try:

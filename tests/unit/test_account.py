@@ -133,7 +133,7 @@ def test_nothing_is_deleted_when_an_engine_moved_what_nobody_planned(world: Worl
     (world.root / "data/x/7").unlink()
     write(world, {"new": b"y"})
     engine = LyingEngine(liars.a_stranger)
-    result = world.run("u", "data/x", options=replace(MIRROR, engine="azcopy"), azcopy=lambda: engine)
+    result = world.run("u", "data/x", options=MIRROR._replace(engine="azcopy"), azcopy=lambda: engine)
     assert (result.exit_code, result.deleted) == (3, 0)
     assert "store/data/x/7" in store_of(world).blobs
 

@@ -342,7 +342,7 @@ def test_the_nodes_of_a_transfer_get_a_sas_of_each_end_through_the_blob_beside_t
     assert node_secrets(spec, Secrets(sas, {})).sas == {CONTAINER: "sig=one", other: "sig=two"}
     assert node_secrets(plain, Secrets(sas, {"A": "b"})) == Secrets({}, {"A": "b"})
     with pytest.raises(ConfigError, match="the SAS of nodes that transfer and upload need a code_path"):
-        build_request(replace(cluster, code=None), workspace, spec)
+        build_request(cluster._replace(code=None), workspace, spec)
 
 
 def test_a_folder_that_nodes_upload_is_no_output_of_the_service_and_its_sas_is_with_the_secrets(tmp_path: Path) -> None:

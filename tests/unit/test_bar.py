@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 
 import pytest
 
@@ -36,8 +35,8 @@ _WORST = Progress(
     seconds_left=9e8,
     doing="downloading",
 )
-_OFFLINE = replace(
-    _MOVING, failures=0, rate=0.0, seconds_left=None, waiting="no connection", waiting_seconds=8.4, retrying=True
+_OFFLINE = _MOVING._replace(
+    failures=0, rate=0.0, seconds_left=None, waiting="no connection", waiting_seconds=8.4, retrying=True
 )
 
 
@@ -77,8 +76,8 @@ def test_columns_stay_in_place_while_numbers_grow() -> None:
         places = set()
         for done in range(0, 8001, 40):
             share = done / 8000
-            now = replace(
-                _MOVING, files=done, bytes=int(34_567_890_123 * share), rate=1e9 * share, seconds_left=90 * (1 - share),
+            now = _MOVING._replace(
+                files=done, bytes=int(34_567_890_123 * share), rate=1e9 * share, seconds_left=90 * (1 - share),
                 failures=done // 4000 if columns >= 100 else 0, under_way=3, current="data/" + "x" * (done % 50),
             )  # fmt: skip
             bar = bar_text(now, columns)
@@ -90,8 +89,8 @@ def test_a_long_time_moves_nothing() -> None:
     """Minutes, hours and days, left or gone, have the columns of seconds."""
     times = (5.0, 89.0, 91.0, 5_300.0, 5_370.0, 5_420.0, 9_000.0, 86_400.0, 359_600.0, 360_000.0, 9e9)
     for columns in (60, 80, 100, 120):
-        bars = [bar_text(replace(_MOVING, seconds=seconds, seconds_left=None), columns) for seconds in times]
-        bars += [bar_text(replace(_MOVING, seconds_left=seconds), columns) for seconds in times]
+        bars = [bar_text(_MOVING._replace(seconds=seconds, seconds_left=None), columns) for seconds in times]
+        bars += [bar_text(_MOVING._replace(seconds_left=seconds), columns) for seconds in times]
         parts = ("/8,000", "/s", " of 34.6", " failed", "|")
         places = {tuple(bar.index(part) for part in parts if part in bar) for bar in bars}
         assert len(places) == 1, (columns, places)
@@ -99,11 +98,11 @@ def test_a_long_time_moves_nothing() -> None:
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_terminal_of_usual_width_shows_the_file_count(columns: int) -> None:
-    assert "12,211/12,211 files" in bar_text(replace(_MOVING, files=12_211, files_expected=12_211), columns)
+    assert "12,211/12,211 files" in bar_text(_MOVING._replace(files=12_211, files_expected=12_211), columns)
 
 
 @pytest.mark.parametrize(
-    "progress", [_MOVING, _WORST, _OFFLINE, replace(_WORST, bytes_expected=0), Progress("surveying", 3e7)]
+    "progress", [_MOVING, _WORST, _OFFLINE, _WORST._replace(bytes_expected=0), Progress("surveying", 3e7)]
 )
 def test_the_line_leaves_the_last_column_empty(progress: Progress) -> None:
     for columns in range(2, 300):
@@ -127,11 +126,11 @@ def test_the_line_leaves_the_last_column_empty(progress: Progress) -> None:
         (Progress("deleting", 3.0, files_expected=8), "deleting   0%  0/8 files, for 3 s"),
         (Progress("deleting", 3.0, files=2, files_expected=8, seconds_left=9.0), "deleting  25%  2/8 files, 9 s left"),
         (
-            replace(_MOVING, bytes=-5, failures=0, rate=0.0, seconds_left=None),
+            _MOVING._replace(bytes=-5, failures=0, rate=0.0, seconds_left=None),
             "uploading   0%  1,234/8,000 files,  0.0 of 34.6 GB,     0 B/s, for 12 s",
         ),
         (
-            replace(_MOVING, bytes=40_000_000_000, failures=0, seconds_left=None),
+            _MOVING._replace(bytes=40_000_000_000, failures=0, seconds_left=None),
             "uploading 100%  1,234/8,000 files, 34.6 of 34.6 GB,  103 MB/s, for 12 s",
         ),
     ],

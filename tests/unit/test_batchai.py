@@ -315,7 +315,7 @@ def _environments(spec: JobSpec, run_dir: Path, **environ: str) -> list[dict[str
 
 def _job_of(options: dict[str, Any], env: Mapping[str, str] | None = None, **size: int) -> JobSpec:
     cluster = cluster_of("slurm", batchai=options)
-    spec = describe(replace(cluster, env=env or {}), SubmitRequest(("env", "-0")), "me_1_x", None)
+    spec = describe(cluster._replace(env=env or {}), SubmitRequest(("env", "-0")), "me_1_x", None)
     return replace(spec, **size)  # type: ignore[arg-type]
 
 

@@ -140,7 +140,7 @@ def test_the_listener_hears_what_comes_and_how_each_file_ends(world: World) -> N
     assert sorted(heard.done) == every
     world.store("eu").blobs.clear()
     heard = Heard()
-    direct = replace(AZCOPY, engine="direct")
+    direct = AZCOPY._replace(engine="direct")
     carry(world, world.plan("u", "data/x", options=direct), {"direct": DirectEngine}, heard=heard)
     # A file that the service confirms at once needs no look.
     assert heard.phases == ["moving"] and heard.events == [Moving("uploading", 0)]
@@ -228,7 +228,7 @@ def test_a_failure_that_stays_is_reported_at_once(
     write(world, {"a": b"aaa", "b": b"bb"})
     heard = Heard()
     engine = FailsFirst(code, tries, *also)
-    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="direct"))
+    plan = world.plan("u", "data/x", options=AZCOPY._replace(engine="direct"))
     carry(world, plan, {"direct": lambda: engine}, heard=heard)
     assert heard.done == [("data/x/a", code), ("data/x/b", None)]
 
@@ -404,7 +404,7 @@ def test_what_moved_for_nothing_is_said_of_a_stopped_transfer(world: World) -> N
             listener.emit(BytesMoved(1))
             raise KeyboardInterrupt
 
-    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="direct"))
+    plan = world.plan("u", "data/x", options=AZCOPY._replace(engine="direct"))
     with pytest.raises(TransferCancelledError) as stopped:
         carry(world, plan, {"direct": Interrupted})
     assert stopped.value.message == (
@@ -417,7 +417,7 @@ def test_what_cannot_be_reached_twice_is_not_asked_for_a_third_time(world: World
     """Each request to an unreachable service takes minutes."""
     write(world, {"a": b"aaa"})
     engine = Passing({"a": FailureCode.STORAGE_UNREACHABLE}, arrives=True, tries=2)
-    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="direct"))
+    plan = world.plan("u", "data/x", options=AZCOPY._replace(engine="direct"))
     world.store("eu").requests.clear()
     assert codes(carry(world, plan, {"direct": lambda: engine})) == {"data/x/a": "storage_unreachable"}
     assert world.store("eu").asked("head") == []
@@ -425,7 +425,7 @@ def test_what_cannot_be_reached_twice_is_not_asked_for_a_third_time(world: World
 
 def test_only_a_blob_that_changed_is_asked_for_anew_before_the_second_try(world: World) -> None:
     add(world, "eu", {"a": b"aaa"})
-    plan = world.plan("d", "data/x", options=replace(AZCOPY, engine="direct"))
+    plan = world.plan("d", "data/x", options=AZCOPY._replace(engine="direct"))
     world.store("eu").requests.clear()
     engine = Passing({"a": FailureCode.STORAGE_UNREACHABLE})
     assert carry(world, plan, {"direct": lambda: engine}).ok
@@ -498,7 +498,7 @@ def test_where_nobody_answers_what_changed_meanwhile_stays_a_failure(world: Worl
 def test_a_mirror_deletes_nothing_after_an_engine_moved_what_was_not_planned(world: World, tell: liars.Tell) -> None:
     add(world, "eu", {"extra": b"x"})
     write(world, {"a": b"aaa"})
-    options = replace(AZCOPY, mirror=True, max_delete_percent=100.0)
+    options = AZCOPY._replace(mirror=True, max_delete_percent=100.0)
     heard = Heard()
     plan = world.plan("u", "data/x", options=options)
     result = carry(world, plan, {"azcopy": lambda: LyingEngine(tell)}, heard=heard)
@@ -531,9 +531,9 @@ def test_an_engine_is_told_whether_it_gets_the_whole_folder(world: World, case: 
     if case == "one is there":
         world.run("u", "data/x/a")
     if case == "one is left out":
-        options = replace(AZCOPY, exclude=("a",))
+        options = AZCOPY._replace(exclude=("a",))
     engine = LyingEngine(liars.the_truth)
-    carry(world, world.plan("u", "data/x", options=replace(options, cap_mbps=800)), {"azcopy": lambda: engine})
+    carry(world, world.plan("u", "data/x", options=options._replace(cap_mbps=800)), {"azcopy": lambda: engine})
     (task,) = engine.tasks
     assert task.whole_folder is (case == "all of them")
     assert {action.path for action in task.actions} == ({*FILES} if case == "all of them" else {"b", "sub/c"})
@@ -689,7 +689,7 @@ def test_what_the_other_engines_tried_themselves_is_not_tried_again(world: World
     write(world, {"a": b"aaa"})
     engine = fails_with(code)
     result = carry(
-        world, world.plan("u", "data/x", options=replace(AZCOPY, engine="direct")), {"direct": lambda: engine}
+        world, world.plan("u", "data/x", options=AZCOPY._replace(engine="direct")), {"direct": lambda: engine}
     )
     assert (len(engine.tasks), codes(result)) == (1, {"data/x": code})
 
@@ -724,7 +724,7 @@ def test_what_failed_for_a_passing_reason_is_tried_again_when_all_else_is_done(w
     write(world, FILES)
     engine = Passing({"a": code, "sub/c": code})
     heard = Heard()
-    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="direct"))
+    plan = world.plan("u", "data/x", options=AZCOPY._replace(engine="direct"))
     result = carry(world, plan, {"direct": lambda: engine}, heard=heard)
     assert engine.tasks == [["a", "b", "sub/c"], ["a", "sub/c"]]
     assert (result.ok, result.transferred) == (True, 3)
@@ -742,7 +742,7 @@ def test_parts_of_a_plan_wait_for_each_other_before_anything_is_tried_again(worl
     (world.root / "data/y").mkdir(parents=True)
     (world.root / "data/y/b").write_bytes(b"b")
     engine = Passing({"a": FailureCode.STORAGE_UNREACHABLE})
-    plan = world.plan("u", "data/x", "data/y", options=replace(AZCOPY, engine="direct"))
+    plan = world.plan("u", "data/x", "data/y", options=AZCOPY._replace(engine="direct"))
     assert carry(world, plan, {"direct": lambda: engine}).ok
     assert engine.tasks == [["a"], ["b"], ["a"]]
 
@@ -777,7 +777,7 @@ def gone_after_it_failed(world: World) -> Passing:
 def test_what_cannot_be_tried_again_after_all_is_reported_as_it_failed(world: World) -> None:
     write(world, {"a": b"aaa", "b": b"bb"})
     heard = Heard()
-    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="direct"))
+    plan = world.plan("u", "data/x", options=AZCOPY._replace(engine="direct"))
     result = carry(world, plan, {"direct": lambda: gone_after_it_failed(world)}, heard=heard)
     assert codes(result) == {"data/x/a": "storage_unreachable"}
     assert sorted(heard.done) == [("data/x/a", "storage_unreachable"), ("data/x/b", None)]
@@ -803,7 +803,7 @@ def test_what_was_reported_before_a_stop_is_not_reported_by_it_again(world: Worl
             stop.make()
             raise KeyboardInterrupt
 
-    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="direct"))
+    plan = world.plan("u", "data/x", options=AZCOPY._replace(engine="direct"))
     world.store("eu").before = stop_at_the_look
     with pytest.raises(TransferCancelledError):
         carry(world, plan, Engines({"direct": lambda: Blind({})}, stop=stop), heard=heard)
@@ -814,7 +814,7 @@ def test_what_fails_again_at_the_end_is_a_failure_and_told_once(world: World) ->
     write(world, {"a": b"aaa"})
     heard = Heard()
     engine = Passing({"a": FailureCode.STORAGE_UNREACHABLE, "": FailureCode.STORAGE_UNREACHABLE}, tries=2)
-    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="direct"))
+    plan = world.plan("u", "data/x", options=AZCOPY._replace(engine="direct"))
     result = carry(world, plan, {"direct": lambda: engine}, heard=heard)
     assert (result.exit_code, codes(result)) == (1, {"data/x/a": "storage_unreachable"})
     assert heard.done == [("data/x/a", "storage_unreachable")]
@@ -824,11 +824,11 @@ def test_a_file_whose_answer_alone_was_lost_is_ours(world: World) -> None:
     """It is there when it is tried again; only its content tells that it is not somebody else's."""
     write(world, {"a": b"aaa"})
     engine = Passing({"a": FailureCode.STORAGE_UNREACHABLE}, arrives=True)
-    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="direct"))
+    plan = world.plan("u", "data/x", options=AZCOPY._replace(engine="direct"))
     assert carry(world, plan, {"direct": lambda: engine}).ok
     write(world, {"n": b"nnn"})
     engine = Passing({"n": FailureCode.STORAGE_UNREACHABLE})
-    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="direct"))
+    plan = world.plan("u", "data/x", options=AZCOPY._replace(engine="direct"))
     add(world, "eu", {"n": b"somebody else's"})
     assert codes(carry(world, plan, {"direct": lambda: engine})) == {"data/x/n": "changed_meanwhile"}
 
@@ -849,7 +849,7 @@ def test_a_copy_is_tried_again_by_the_engine_that_may_do_it(world: World) -> Non
                 report.file_failed(action, failure)
 
     engine = Relays({})
-    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="relay"), copy=True)
+    plan = world.plan("u", "data/x", options=AZCOPY._replace(engine="relay"), copy=True)
     heard = Heard()
     assert carry(world, plan, {"relay": lambda: engine, "direct": none_is_needed}, heard=heard).ok
     assert engine.tasks == [["relay"], ["relay"]]
@@ -1357,7 +1357,7 @@ def test_an_earlier_version_is_tried_again_as_it_is(world: World) -> None:
 
 def test_a_changed_blob_goes_through_this_machine_again_where_it_did_before(world: World) -> None:
     add(world, "us", {"a": b"old", "b": b"as it was"})
-    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="relay"), copy=True)
+    plan = world.plan("u", "data/x", options=AZCOPY._replace(engine="relay"), copy=True)
     store = world.store("us")
 
     def change(request: Request) -> None:
@@ -1420,7 +1420,7 @@ class Careless:
 def test_what_is_compared_by_content_is_checked_by_content(world: World, *, compare: bool) -> None:
     write(world, {"a": b"aaa"})
     store = world.store("eu")
-    plan = world.plan("u", "data/x", options=replace(AZCOPY, compare_content=compare))
+    plan = world.plan("u", "data/x", options=AZCOPY._replace(compare_content=compare))
     result = carry(world, plan, {"azcopy": lambda: Careless(store)})
     assert codes(result) == {"data/x/a": "md5_mismatch" if compare else "md5_missing"}
     assert bool(store.asked("get")) is compare
@@ -1428,7 +1428,7 @@ def test_what_is_compared_by_content_is_checked_by_content(world: World, *, comp
 
 def test_a_download_that_is_compared_by_content_is_looked_at_here(world: World) -> None:
     add(world, "eu", {"a": b"aaa"})
-    plan = world.plan("d", "data/x", options=replace(AZCOPY, compare_content=True))
+    plan = world.plan("d", "data/x", options=AZCOPY._replace(compare_content=True))
     assert carry(world, plan, {"azcopy": lambda: LyingEngine(liars.the_truth)}).ok
     assert (world.root / "data/x/a").read_bytes() == b"aaa"
 
@@ -1591,7 +1591,7 @@ def lose(
 ) -> TransferResult:
     """A copy or a download of one file, whose first worker is lost."""
     world.store("us" if word == "u" else "eu").add("store/data/x/a", b"old", with_md5=with_md5)
-    plan = world.plan(word, "data/x", copy=word == "u", options=replace(AZCOPY, engine="direct"))
+    plan = world.plan(word, "data/x", copy=word == "u", options=AZCOPY._replace(engine="direct"))
     engine = LostWorker(after, list(codes))
     return carry(world, plan, {"direct": lambda: engine})
 

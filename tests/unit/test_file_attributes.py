@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,7 +49,7 @@ def test_of_what_others_wrote_only_the_well_formed_counts(said: dict[str, str], 
 
 def test_an_upload_says_that_modes_and_times_alone_are_not_sent(tmp_path: Path) -> None:
     here = cluster("eu", data=account("eu"))
-    here = replace(here, folders=(here.folders[0]._replace(times=True),))
+    here = here._replace(folders=(here.folders[0]._replace(times=True),))
     world = World(tmp_path / "project", here)
     file = world.root / "data" / "f"
     file.parent.mkdir()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ def test_folders_behind_links_are_in_the_image_too(tmp_path: Path) -> None:
 
 
 def test_an_image_cannot_be_an_option_of_docker(tmp_path: Path) -> None:
-    cluster = replace(make_cluster(tmp_path), docker=Docker(image="--privileged"))
+    cluster = make_cluster(tmp_path)._replace(docker=Docker(image="--privileged"))
     with pytest.raises(ConfigError, match="is not an image name"):
         run_argv(cluster, describe(cluster, SubmitRequest(("true",)), "local", None), ("true",))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,7 +141,7 @@ def test_patterns_need_to_choose_in_one_of_several_paths(world: World) -> None:
 
 def test_what_is_chosen_and_ignored_or_unreadable_was_chosen(world: World) -> None:
     ignoring = world.here.folders[0]._replace(ignore=("*.jpg",))
-    world.here = replace(world.here, folders=(ignoring, *world.here.folders[1:]))
+    world.here = world.here._replace(folders=(ignoring, *world.here.folders[1:]))
     write(world, a__jpg=b"1", b__txt=b"2")
     assert world.plan("u", "data/voc", options=JPG).ignored == 1
     (world.root / "data/voc/broken.txt").symlink_to("gone.txt")

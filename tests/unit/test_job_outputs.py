@@ -80,7 +80,7 @@ class Desk:
 
     def context(self, **changes: Any) -> JobContext:
         environ = {**os.environ, "HOME": str(self.root / "home")}
-        return JobContext(self.root, environ, replace(self.cluster, **changes), stores={URL: self.store})
+        return JobContext(self.root, environ, self.cluster._replace(**changes), stores={URL: self.store})
 
     def put(self, name: str, size: int, modified: float = 1000.0) -> None:
         info = self.store.add(name, b"x" * size)._replace(last_modified=modified)
@@ -278,7 +278,7 @@ def test_a_download_needs_the_folder_where_the_job_had_it(desk: Desk) -> None:
     desk.put(f"mine/output/{RUN}/a.txt", 3)
     found = list_outputs(desk.context(), desk.record(OWN))
     demand_mapped(found, desk.cluster)
-    moved = replace(desk.cluster, folders=(FolderEntry("output", BOX, "other"),))
+    moved = desk.cluster._replace(folders=(FolderEntry("output", BOX, "other"),))
     with pytest.raises(UsageError, match=r"is not what it was for .*: .*mine/output") as caught:
         demand_mapped(found, moved)
     assert "--url" in str(caught.value.hint)

@@ -316,7 +316,7 @@ def test_a_job_that_moves_keeps_its_gpus_and_whether_each_has_a_process(
 ) -> None:
     there = send(context, "sleep", "9")
     there = replace(there, spec=replace(there.spec, platform="aml", **old))
-    context.current = replace(context.current, gpu_per_node=8) if context.current else None
+    context.current = context.current._replace(gpu_per_node=8) if context.current else None
     new = resubmit(context, there, to="eu", num_gpu=asked).record.spec
     assert (new.nodes, new.procs_per_node, new.gpus_per_node) == size
 
@@ -453,7 +453,7 @@ def test_a_job_that_waits_is_submitted_again_as_one_with_any_number_of_gpus(cont
 def elastic(context: JobContext, *argv: str) -> JobRecord:
     request = SubmitRequest(argv or ("sleep", "60"), elastic="1:4")
     assert context.current
-    cluster = replace(context.current, values={"platform": "slurm"}, platform="slurm", platform_given=True)
+    cluster = context.current._replace(values={"platform": "slurm"}, platform="slurm", platform_given=True)
     return submit(context, cluster, request, lambda cluster: CodeChoice(None)).record
 
 

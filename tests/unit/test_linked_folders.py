@@ -68,7 +68,7 @@ def test_an_empty_folder_is_reported_where_its_container_is_not_empty(tmp_path: 
 def test_nothing_is_reported_where_the_container_is_empty_or_the_folder_is_no_link(tmp_path: Path) -> None:
     assert told(tmp_path, cluster_of(tmp_path), "me/database/a.txt", "other") == []
     copied = tuple(entry._replace(mode="download") for entry in FOLDERS)
-    assert told(tmp_path, replace(cluster_of(tmp_path), folders=copied), "me/data/a.txt") == []
+    assert told(tmp_path, cluster_of(tmp_path)._replace(folders=copied), "me/data/a.txt") == []
     for platform in ("kubernetes", "aml"):
         assert told(tmp_path, cluster_of(tmp_path, platform), "me/data/a.txt") == []
 
@@ -76,14 +76,14 @@ def test_nothing_is_reported_where_the_container_is_empty_or_the_folder_is_no_li
 def test_each_linked_folder_is_looked_at_whatever_the_others_are(tmp_path: Path) -> None:
     blobs = ("me/data/a.txt", "me/output/old.txt")
     copied = (FOLDERS[0]._replace(mode="download"), FOLDERS[1])
-    (output,) = told(tmp_path, replace(cluster_of(tmp_path), folders=copied), *blobs)
+    (output,) = told(tmp_path, cluster_of(tmp_path)._replace(folders=copied), *blobs)
     assert output.startswith("output_folder is linked to")
     # A file share is mounted elsewhere, and has no blobs.
     share = (FOLDERS[0]._replace(storage_type="file"), FOLDERS[1])
-    assert told(tmp_path, replace(cluster_of(tmp_path), folders=share), *blobs) == [output]
+    assert told(tmp_path, cluster_of(tmp_path)._replace(folders=share), *blobs) == [output]
     # A folder that is the whole container.
     whole = (FOLDERS[0]._replace(path=""),)
-    assert len(told(tmp_path, replace(cluster_of(tmp_path), folders=whole), "a.txt")) == 1
+    assert len(told(tmp_path, cluster_of(tmp_path)._replace(folders=whole), "a.txt")) == 1
 
 
 def test_only_links_are_looked_at_and_of_folders_that_the_cluster_file_still_names(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_only_links_are_looked_at_and_of_folders_that_the_cluster_file_still_nam
     assert len(list(empty_links(context, cluster, spec))) == 1
     copied = replace(spec, folders=tuple(replace(folder, mode="download") for folder in spec.folders))
     assert list(empty_links(context, cluster, copied)) == []
-    assert list(empty_links(context, replace(cluster, folders=()), spec)) == []
+    assert list(empty_links(context, cluster._replace(folders=()), spec)) == []
 
 
 def test_a_folder_of_a_job_on_this_machine_is_looked_at_here(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_container_that_does_not_answer_hides_no_other_folder(tmp_path: Path) 
 def test_a_command_in_this_terminal_is_told_what_is_empty_here(tmp_path: Path, mode: str) -> None:
     """Nothing is downloaded for it; what it writes to an output folder stays here, as everybody knows."""
     cluster = cluster_of(tmp_path, "slurm", ssh="me@login", slurm={"shared_root": "/s"})
-    cluster = replace(cluster, folders=tuple(each._replace(mode=mode) for each in FOLDERS))
+    cluster = cluster._replace(folders=tuple(each._replace(mode=mode) for each in FOLDERS))
     store = MemoryStore()
     for name in ("me/data/a", "me/output/b"):
         store.add(name, b"x")
@@ -223,14 +223,14 @@ def test_a_container_that_does_not_answer_is_in_no_ones_way(tmp_path: Path) -> N
 def test_the_first_sentence_is_what_the_job_asks_for(
     tmp_path: Path, platform: str, changes: dict[str, Any], gpus: int | None, says: str
 ) -> None:
-    cluster = replace(Cluster("eu", "eu.yaml", tmp_path, platform=platform), **changes)
+    cluster = Cluster("eu", "eu.yaml", tmp_path, platform=platform)._replace(**changes)
     spec = describe(cluster, SubmitRequest(("true",), gpus), "me_1_x", CODE)
     assert asked_text(cluster, spec) == says
 
 
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_a_job_on_a_machine_without_gpus_says_once_that_it_runs_on_the_cpu(tmp_path: Path, gpus: int) -> None:
-    cluster = replace(cluster_of(tmp_path), platform="local", gpu_per_node=4, values={"local": {"gpus": gpus}})
+    cluster = cluster_of(tmp_path)._replace(platform="local", gpu_per_node=4, values={"local": {"gpus": gpus}})
     said = list[str]()
     context = JobContext(tmp_path, os.environ, cluster, note=said.append)
     if gpus:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import re
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,11 +117,11 @@ def test_files_only_at_the_destination_are_deleted_or_reported(number: int, tmp_
         chance = random.Random(seed)
         world = random_world(chance, tmp_path / str(seed))
         copy = chance.random() < 0.5
-        options = replace(MIRROR, overwrite=True)
-        chosen = [options] * 3 + [replace(options, exclude=("x",)), replace(options, include=("x",))]
+        options = MIRROR._replace(overwrite=True)
+        chosen = [options] * 3 + [options._replace(exclude=("x",)), options._replace(include=("x",))]
         try:
             plan = world.plan(
-                "u", "data/W/", options=chance.choice([*chosen, replace(options, links="skip")]), copy=copy
+                "u", "data/W/", options=chance.choice([*chosen, options._replace(links="skip")]), copy=copy
             )
             result = world.carry_out(plan)
         except BlobsyncError:
@@ -148,15 +147,15 @@ def test_a_copy_from_a_folder_with_only_nested_entries_reports_what_it_leaves_ou
 
 
 def test_each_reason_names_its_files(tmp_path: Path) -> None:
-    ignoring = replace(cluster("eu", data=account("eu"), data__n=account("third")))
+    ignoring = cluster("eu", data=account("eu"), data__n=account("third"))._replace()
     first, *others = ignoring.folders
-    world = World(tmp_path, replace(ignoring, folders=(first._replace(ignore=("*.tmp",)), *others)))
+    world = World(tmp_path, ignoring._replace(folders=(first._replace(ignore=("*.tmp",)), *others)))
     (tmp_path / "data").mkdir()
     for name in ("a", "b"):
         (tmp_path / "data" / name).write_bytes(b"1")
     for name in ("gone", "1.tmp", "2.tmp", "3.tmp", "4.tmp", "n/hidden", "big.bin"):
         world.store("eu").add(f"store/data/{name}", b"2")
-    result = world.run("u", "data", options=replace(MIRROR, exclude=("*.bin",)))
+    result = world.run("u", "data", options=MIRROR._replace(exclude=("*.bin",)))
     assert (result.ok, result.deleted) == (True, 1)
     (said,) = [text for text in result.plan.warnings if "excluded" in text]
     assert said == (

@@ -11,7 +11,6 @@ import signal
 import struct
 import termios
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -173,7 +172,7 @@ _MOVING = Progress("moving", 2.0, files=3, files_expected=9, under_way=4, curren
 def test_the_bar_names_the_file_that_began_last_and_how_many_are_under_way_where_there_is_room() -> None:
     assert "4 at a time: data/voc20/a-long-name/x.jpg" in bar_text(_MOVING, 120)
     assert "at a time" not in bar_text(_MOVING, 40)
-    assert "\x1b" not in bar_text(replace(_MOVING, current="data/\x1b[2Jx"), 120)
+    assert "\x1b" not in bar_text(_MOVING._replace(current="data/\x1b[2Jx"), 120)
     for columns in range(20, 140):
         assert len(bar_text(_MOVING, columns)) < columns
 
@@ -210,7 +209,7 @@ def test_the_name_of_the_current_file_has_its_own_share_of_the_bar(columns: int,
 
 
 def test_no_line_of_the_bar_is_wider_than_the_terminal_in_columns_rather_than_characters() -> None:
-    chinese = replace(_BUSY, current="data/\u6570\u636e\u96c6" + "/\u56fe\u50cf" * 20 + ".jpg", failures=3)
+    chinese = _BUSY._replace(current="data/\u6570\u636e\u96c6" + "/\u56fe\u50cf" * 20 + ".jpg", failures=3)
     for columns in range(20, 140):
         assert cells(bar_text(chinese, columns)) < columns
     assert "\u50cf.jpg" in bar_text(chinese, 100)

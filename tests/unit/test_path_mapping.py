@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,7 +134,7 @@ def test_a_mirror_deletes_nothing_that_another_entry_has_below_the_same_blobs(tm
     of_another = "--mirror would delete out/result, which output_folder has as its own (" + str(folders[1].remote) + ")"
     assert refused == ([(FailureCode.MIRROR_REFUSED, of_another)] if inner == "p/out" else [])
     # As the hint says.
-    result = world.run("u", "data", options=replace(options, exclude=("out/",)))
+    result = world.run("u", "data", options=options._replace(exclude=("out/",)))
     assert result.ok and set(world.store("dst").blobs) == {"p/a", "p/out/result"}
 
 

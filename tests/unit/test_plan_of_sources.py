@@ -146,7 +146,7 @@ def test_a_recorded_download_needs_no_question(world: World) -> None:
 )
 def test_a_source_that_is_not_there_is_looked_for_at_the_source(world: World, far: str, hint: str) -> None:
     assert world.there is not None
-    world.there = replace(world.there, name=far)
+    world.there = world.there._replace(name=far)
     with pytest.raises(NothingMatchedError) as nothing:
         plan(world)
     assert hint in str(nothing.value.hint)

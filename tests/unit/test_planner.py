@@ -174,7 +174,7 @@ def test_a_version_kept_aside_earlier_keeps_its_name_and_is_not_an_extra() -> No
     conflict = Pair("a", EDITED, REPLACED, RECORD)
     name = beside("a", "remote", REPLACED)
     made_before = Pair(name, None, RemoteState(10, "etag-9", THREE))
-    actions, _ = decide_all([conflict, made_before], UP, replace(KEEP_BOTH, mirror=True))
+    actions, _ = decide_all([conflict, made_before], UP, KEEP_BOTH._replace(mirror=True))
     assert [(action.path, action.aside) for action in actions] == [("a", name)]
     somebodys = Pair(name, None, RemoteState(10, "etag-9", TWO))
     (action,), _ = decide_all([conflict, somebodys], UP, KEEP_BOTH)
@@ -211,7 +211,7 @@ def test_actions_are_sorted_by_path_and_extras_are_listed() -> None:
         (1, 100, 99, ("data/b",), MIRROR, "could not be read"),
         (11, 100, 89, (), MIRROR, "11 of 100 files"),
         (1001, 100_000, 99_000, (), MIRROR, "1,001 of 100,000 files (1 %), more than the limit of 1,000 files or 10 %"),
-        (3, 100, 97, (), replace(MIRROR, max_delete_files=2), "limit of 2 files"),
+        (3, 100, 97, (), MIRROR._replace(max_delete_files=2), "limit of 2 files"),
     ],
 )
 def test_a_mirror_that_looks_like_a_mistake_is_refused(

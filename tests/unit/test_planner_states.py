@@ -167,7 +167,7 @@ def test_a_mirror_does_not_delete_versions_kept_aside() -> None:
         # A file called "None".
         Pair("d/None", None, THERE),
     ]
-    actions, _ = decide_all(pairs, Route.UPLOAD, replace(BOTH, mirror=True))
+    actions, _ = decide_all(pairs, Route.UPLOAD, BOTH._replace(mirror=True))
     assert {action.path: action.action for action in actions} == {
         "d/a": Action.TRANSFER,
         "d/extra": Action.DELETE,
@@ -231,7 +231,7 @@ def test_keep_writes_at_the_source_only_with_both_ends() -> None:
     ],
 )
 def test_the_limits_of_a_mirror(deletions: int, there: int, files: int, percent: float, refused: bool) -> None:
-    options = replace(MIRROR, max_delete_files=files, max_delete_percent=percent)
+    options = MIRROR._replace(max_delete_files=files, max_delete_percent=percent)
     assert (guard_mirror(deletions, there, 5, (), options, "data") is not None) is refused
 
 
@@ -242,8 +242,8 @@ def test_the_limits_of_a_mirror(deletions: int, there: int, files: int, percent:
         pytest.param(18, 19, MIRROR, False, id="nearly all of nineteen"),
         pytest.param(3, 20, MIRROR, True, id="from twenty on the share counts"),
         pytest.param(2, 20, MIRROR, False, id="within the share"),
-        pytest.param(1, 7, replace(MIRROR, max_delete_percent=5.0), True, id="a share that was given counts always"),
-        pytest.param(1, 7, replace(MIRROR, max_delete_files=10**12), True, id="10 % that was given, too"),
+        pytest.param(1, 7, MIRROR._replace(max_delete_percent=5.0), True, id="a share that was given counts always"),
+        pytest.param(1, 7, MIRROR._replace(max_delete_files=10**12), True, id="10 % that was given, too"),
     ],
 )
 def test_the_default_percentage_applies_from_twenty_files_on(
@@ -257,8 +257,8 @@ def test_the_default_percentage_applies_from_twenty_files_on(
     [
         (0, MIRROR, "because the source is empty"),
         (9, MIRROR, "more than the limit of 1,000 files or 10 %"),
-        (9, replace(MIRROR, max_delete_files=3, max_delete_percent=100.0), "more than the limit of 3 files"),
-        (9, replace(MIRROR, max_delete_files=10**12, max_delete_percent=5.0), "more than the limit of 5 %"),
+        (9, MIRROR._replace(max_delete_files=3, max_delete_percent=100.0), "more than the limit of 3 files"),
+        (9, MIRROR._replace(max_delete_files=10**12, max_delete_percent=5.0), "more than the limit of 5 %"),
     ],
 )
 def test_a_refusal_names_the_files(here: int, options: TransferOptions, limit: str) -> None:
@@ -284,7 +284,7 @@ def test_a_mirror_of_an_unreadable_source_names_what_cannot_be_read_and_what_it_
 
 
 def test_a_refusal_that_knows_no_names_says_its_limit() -> None:
-    options = replace(MIRROR, max_delete_files=3, max_delete_percent=99.5)
+    options = MIRROR._replace(max_delete_files=3, max_delete_percent=99.5)
     refusal = guard_mirror(5, 9, 9, (), options, "data/x")
     assert refusal is not None
     assert refusal.message.endswith("more than the limit of 3 files or 99.5 %")

@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -219,7 +218,7 @@ def test_a_plan_of_another_cluster_is_refused_by_name(opened: Opened) -> None:
 
 def test_every_option_is_a_keyword_of_the_same_type() -> None:
     keywords, options = get_type_hints(TransferKeywords), get_type_hints(TransferOptions)
-    assert list(keywords) == [each.name for each in fields(TransferOptions)]
+    assert list(keywords) == list(TransferOptions._fields)
     easier = {"include", "exclude", "from_path"}
     assert {name: keywords[name] for name in keywords if name not in easier} == {
         name: options[name] for name in options if name not in easier
@@ -403,7 +402,7 @@ def test_what_a_container_keeps_for_blobsync_is_not_removed_by_its_name_either(o
     own = ".blobsync/checkpoints/run/job/checkpoint-1.json"
     opened.store.add(own, b"{}")
     opened.store.add("a", b"a")
-    top = replace(opened.project.cluster, folders=(entry._replace(path=""),))
+    top = opened.project.cluster._replace(folders=(entry._replace(path=""),))
     with opened.project.with_cluster(top) as project:
         for blob_only in (False, True):
             with pytest.raises(NothingMatchedError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -39,7 +38,7 @@ def _values(hint: Any) -> Iterator[Any]:
         }[hint]
 
 
-CASES = [(each.name, value) for each in fields(TransferOptions) for value in _values(_HINTS[each.name])]
+CASES = [(name, value) for name in TransferOptions._fields for value in _values(_HINTS[name])]
 
 
 def _plan(options: TransferOptions) -> TransferPlan:
@@ -53,7 +52,7 @@ def _saved(options: TransferOptions, file: Path) -> TransferOptions:
 
 @pytest.mark.parametrize(("name", "value"), CASES, ids=[f"{name}={value!r}"[:40] for name, value in CASES])
 def test_every_option_survives_saving(name: str, value: Any, tmp_path: Path) -> None:
-    options = replace(TransferOptions(), **{name: value})
+    options = TransferOptions()._replace(**{name: value})
     assert _saved(options, tmp_path / "plan.json") == options
 
 

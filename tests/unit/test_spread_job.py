@@ -49,7 +49,7 @@ def world(tmp_path: Path) -> World:
 def _spec(world: World, platform: str = "slurm", **words: Any) -> JobSpec:
     plan = SpreadPlan(platform, words.pop("nodes", 4), 4, 16, "")
     plan = replace(plan, detach=words.pop("detach", False))
-    cluster = replace(world.cluster, platform=platform, values=words.pop("values", {}))
+    cluster = world.cluster._replace(platform=platform, values=words.pop("values", {}))
     base = ".blobsync/spread/x/y"
     request = SpreadRequest(("blobsync", "u", "data"), plan, "https://a/c", base, (), {"https://a/c": "rl"}, "one")
     request = replace(request, **{"count": 16, **words})

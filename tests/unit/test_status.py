@@ -347,7 +347,7 @@ def test_an_entry_that_cannot_be_looked_at_does_not_hide_the_others(synced: Plac
 def ignoring(tmp_path: Path) -> Iterator[Place]:
     here = cluster("eu", data=account("eu"))
     entry = here.folders[0]._replace(ignore=("*.tmp", "/cache/", "!keep.tmp"))
-    place = Place(tmp_path / "project", replace(here, folders=(entry,)))
+    place = Place(tmp_path / "project", here._replace(folders=(entry,)))
     for name in ("a", "b.tmp", "keep.tmp", "cache/x", "sub/cache/y", "sub/z.tmp"):
         place.write(f"data/{name}", name.encode())
     yield place

@@ -85,7 +85,7 @@ def context(tmp_path: Path, eu: Moody, us: FakeBackend) -> JobContext:
 
 def set_current(context: JobContext, **changes: Any) -> None:
     assert context.current
-    context.current = replace(context.current, **changes)
+    context.current = context.current._replace(**changes)
 
 
 def send(context: JobContext, *argv: str, code: CodeRef | None = None) -> JobRecord:
@@ -124,7 +124,7 @@ def test_a_request_that_is_wrong_is_reported_before_any_code_is_looked_at(contex
     assert context.current
     with pytest.raises(UsageError, match="no command"):
         plan_job(context, context.current, SubmitRequest(()), choose)
-    nowhere = replace(context.current, platform_given=False)
+    nowhere = context.current._replace(platform_given=False)
     with pytest.raises(ConfigError, match="platform"):
         plan_job(context, nowhere, SubmitRequest(("true",)), choose)
     assert asked == []
@@ -288,7 +288,7 @@ def test_a_job_that_is_submitted_again_starts_from_todays_archive(
     here = resubmit(remote, new, to="us").record
     assert here.spec.node_archive is None, "this machine has blobsync"
     assert remote.current
-    remote.current = replace(remote.current, code=None)
+    remote.current = remote.current._replace(code=None)
     with pytest.raises(CredentialError, match="does not contain"):
         resubmit(remote, new)
 

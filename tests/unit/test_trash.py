@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ def opened(root: Path, **values: Any) -> tuple[Project, MemoryStore]:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{name} of both")
     environ = {"HOME": str(root / "home"), "PATH": os.environ["PATH"]}
-    settings = replace(cluster("eu", data=account), values=values)
+    settings = cluster("eu", data=account)._replace(values=values)
     project = Project(root, root, settings, environ=environ, connect=lambda account: store)
     assert project.upload("data").ok
     return project, store

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,7 +40,7 @@ class World:
     def open(self, far: Cluster | None = None) -> Project:
         trusts = {"BLOBSYNC_TRUSTED_HOSTS": "127.0.0.1"}
         environ = {"HOME": str(self.root / "home"), "PATH": os.environ["PATH"], **trusts}
-        settings = replace(cluster("eu", data=self.account), root=self.root)
+        settings = cluster("eu", data=self.account)._replace(root=self.root)
         return Project(self.root, self.root, settings, far, environ=environ, connect=lambda account: self.store)
 
     def write(self, **files: str) -> None:
@@ -262,7 +261,7 @@ def test_what_cannot_be_undone_is_said(tmp_path: Path) -> None:
         result.receipt.unlink()
         with pytest.raises(UsageError, match="not on record any more"):
             world.project.plan_undo(world.last)
-        other = replace(world.project.cluster, name="us")
+        other = world.project.cluster._replace(name="us")
         with pytest.raises(UsageError, match="with the cluster eu"):
             world.project.with_cluster(other).plan_undo(world.last)
 
@@ -290,7 +289,7 @@ def test_what_must_be_undoable_is_refused_where_it_is_not(tmp_path: Path, keeps:
         world.write(a="one", b="two")
         assert world.project.upload("data").ok
     world.project = world.open()
-    world.project.cluster = replace(world.project.cluster, values={"undo": "required"})
+    world.project.cluster = world.project.cluster._replace(values={"undo": "required"})
     with world.project:
         before = world.there()
         world.write(a="ONE")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from tests.unit.test_undo import World
 
 _NAMES = [f"f{number}" for number in range(8)]
 _ALL = TransferOptions(mirror=True, max_delete_percent=100.0)
-_LOCKED = replace(_ALL, overwrite=True, locked=True)
+_LOCKED = _ALL._replace(overwrite=True, locked=True)
 _MOVES = ("u", "u", "d", "mirror u", "mirror d", "overwrite u", "overwrite d")
 _WORDS = (*_MOVES, "rm", "undo", "lock", "locked d")
 

@@ -84,7 +84,7 @@ def _begin(state: StateDir, pid: int, command: str = "blobsync u data/x") -> Tra
 
 def _tell(state: StateDir, entry: TransferEntry, *, stoppable: bool = True, ago: float = 0.0, **more: Any) -> None:
     known = {"id": entry.id, "pid": entry.pid, "born": ProcessMark.of(entry.pid).born, "host": entry.host}
-    told = {"stoppable": stoppable, "told": time.time() - ago, "progress": asdict(_FAR)}
+    told = {"stoppable": stoppable, "told": time.time() - ago, "progress": _FAR.values()}
     RunningRecords(state).write(entry.id, {**known, **told, **more})
 
 
@@ -130,7 +130,7 @@ def test_a_transfer_started_in_a_terminal_is_shown_while_planned_and_then_with_i
         "command": "blobsync -f eu u data",
         "began": entry.began,
     }
-    _tell(state, entry, **known, user="amber", planning=True, progress=asdict(Progress("surveying", 2.0, looked=1234)))
+    _tell(state, entry, **known, user="amber", planning=True, progress=Progress("surveying", 2.0, looked=1234).values())
     page = pages.get("/transfers").text
     said = words_of(page)
     for words in (
@@ -179,8 +179,8 @@ def test_a_transfer_that_waits_says_why_and_has_neither_a_rate_nor_a_time(
     pages: WebPages, state: StateDir, command: subprocess.Popen[bytes]
 ) -> None:
     entry = _begin(state, command.pid)
-    waits = replace(_FAR, waiting="no connection", waiting_seconds=8.0, retrying=True, rate=0.0, seconds_left=None)
-    _tell(state, entry, progress=asdict(waits))
+    waits = _FAR._replace(waiting="no connection", waiting_seconds=8.0, retrying=True, rate=0.0, seconds_left=None)
+    _tell(state, entry, progress=waits.values())
     said = words_of(pages.get("/transfers").text)
     assert "no connection for 8 s, trying again" in said and "Rate – Time left –" in said, said
 
@@ -377,10 +377,10 @@ def test_a_plan_is_made_for_the_clusters_chosen_in_its_form(pages: WebPages) -> 
     # Again with the conflicts resolved; everything else stays the same.
     again = pages.post("/plans", again=task.id, keep="both")
     settled = pages.tasks.find(again.headers["location"].rpartition("/")[2]).request
-    assert settled == replace(request, options=replace(request.options, keep="both"))
+    assert settled == replace(request, options=request.options._replace(keep="both"))
     fits = pages.post("/plans", again=task.id, force="1")
     forced = pages.tasks.find(fits.headers["location"].rpartition("/")[2]).request
-    assert forced == replace(request, options=replace(request.options, force=True))
+    assert forced == replace(request, options=request.options._replace(force=True))
     for form in ({"from_cluster": "nowhere"}, {"cluster": "nowhere"}, {"max_delete": "many"}):
         assert pages.post("/plans", act="u:data/x", **form).status == 400
 

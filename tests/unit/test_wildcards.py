@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -112,7 +111,7 @@ def test_a_program_gives_names(world: World) -> None:
         (["data/x/*.py", "data/x/*.js", "data/x/c*"], WILD, "data/x/*.js: no file at the source matches"),
         (
             ["data/x/*.py"],
-            replace(WILD, include=("*.txt",)),
+            WILD._replace(include=("*.txt",)),
             "data/x/*.py: no file at the source matches, of those that --include '*.txt' chooses",
         ),
     ],
@@ -129,12 +128,12 @@ def test_a_pattern_that_matches_nothing_is_named(
 @pytest.mark.parametrize("option", ["--mirror", "--from-path"])
 def test_options_that_need_a_name_refuse_a_pattern(world: World, option: str) -> None:
     write(world.root, *FILES)
-    options = replace(WILD, mirror=True) if option == "--mirror" else replace(WILD, from_path="data/y")
+    options = WILD._replace(mirror=True) if option == "--mirror" else WILD._replace(from_path="data/y")
     with pytest.raises(UsageError, match=rf"{option} needs the name .* and data/x/\*.py is a pattern"):
         world.plan("u", "data/x/*.py", options=options, copy=option == "--from-path")
     # The name of a file may look like a pattern.
     write(world.root, "data/x/*.py")
-    assert world.plan("u", "data/x/*.py", options=replace(WILD, mirror=True)).files_to_transfer == 1
+    assert world.plan("u", "data/x/*.py", options=WILD._replace(mirror=True)).files_to_transfer == 1
 
 
 def test_a_saved_plan_keeps_its_pattern(world: World) -> None:

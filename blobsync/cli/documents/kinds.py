@@ -1,12 +1,13 @@
-"""Building blocks of JSON schemas (draft 2020-12), and the schema of a dataclass."""
+"""Building blocks of JSON schemas (draft 2020-12), and the schemas of dataclasses and named tuples."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin
+
+from blobsync.base.plain_json import hints_of
 
 Schema = Mapping[str, Any]
 
@@ -67,9 +68,8 @@ def record(optional: Mapping[str, Schema] = MappingProxyType({}), /, **known: Sc
 
 
 def of_fields(kind: type, **instead: Schema) -> Mapping[str, Schema]:
-    """The fields of a dataclass as ``asdict`` returns them; ``instead`` has the schemas of fields that differ."""
-    hints = get_type_hints(kind)
-    return {each.name: instead.get(each.name) or _of_annotation(hints[each.name]) for each in fields(kind)}
+    """The fields of a dataclass or ``NamedTuple`` by their names; ``instead`` has the schemas of fields that differ."""
+    return {name: instead.get(name) or _of_annotation(hint) for name, hint in hints_of(kind).items()}
 
 
 def _of_annotation(annotation: Any) -> Schema:
@@ -82,6 +82,6 @@ def _of_annotation(annotation: Any) -> Schema:
         return list_of(_of_annotation(get_args(annotation)[0]))
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return choice_of(annotation)
-    if is_dataclass(annotation) and isinstance(annotation, type):
+    if isinstance(annotation, type):
         return record(**of_fields(annotation))
     raise TypeError(f"no schema is known for {annotation}")

@@ -100,7 +100,7 @@ def _again(wanted: TransferRequest, form: Mapping[str, str]) -> TransferRequest:
     changes: dict[str, Any] = {"keep": form["keep"] or None} if "keep" in form else {}
     if "force" in form:
         changes["force"] = True
-    return replace(wanted, options=replace(wanted.options, **changes))
+    return replace(wanted, options=wanted.options._replace(**changes))
 
 
 def _requested(form: Mapping[str, str], source: Source) -> TransferRequest:
