@@ -33,7 +33,7 @@ GATES: dict[str, tuple[str, ...]] = {
     "azure": ("store.azure_identity", "store.sdk", "backends"),
     "pathspec": ("local.ignore_patterns",),
     "sqlite3": (
-        *("local.database", "local.index", "local.resume_records", "local.running_records"),
+        *("local.database", "local.index", "local.migration", "local.resume_records", "local.running_records"),
         *("jobs.history", "jobs.timeline"),
     ),
     # What travels to compute nodes alone cannot import anything of ours.
@@ -269,6 +269,7 @@ WRITERS: dict[str, str] = {
     "local.state_dir": "the seal of the state folder",
     "local.private_folders": "who may use the state folder",
     "local.resume_records": "what a process is about to write",
+    "local.migration": "what an earlier version kept, which is taken over",
     **dict.fromkeys(("local.sorted_runs", "plan.saved_plan"), "plans that memory does not hold"),
     **dict.fromkeys(("plan.saved_plan", "base.daily_warnings"), "the same"),
     **dict.fromkeys(

@@ -20,7 +20,7 @@ from blobsync.jobs import timeline
 from blobsync.jobs.record import Home, JobFilter, JobRecord
 from blobsync.jobspec.spec import JobOptions, JobRef, JobSpec, NodeChange, RunInfo, State, StateChange, TaskInfo
 from blobsync.jobspec.task_states import settled
-from blobsync.local.database import jobs_database
+from blobsync.local.state_databases import jobs_database
 
 _ANY = JobFilter()
 _KEPT = """

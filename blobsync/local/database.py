@@ -1,8 +1,4 @@
-"""The SQLite files of ours: their tables; opened, brought up to date, locked; damage is an error, or they begin anew.
-
-``jobs.sqlite`` has the jobs and the transfers: nothing else knows them. ``index.sqlite`` saves comparing files by their
-content (``index``). ``unfinished.sqlite`` has what runs, and how far what was interrupted had come: it may be lost. The
-nodes of jobs have files with the tables of the last two as well.
+"""A SQLite file of ours: opened, brought up to date, locked; a damaged one is an error, or begins anew if expendable.
 
 A :class:`Database` is kept: if it cannot be used, that is an error, and no version but its own changes it. An
 :class:`ExpendableDatabase` only saves work: it never raises, and a damaged or unknown file starts anew. Whose files
@@ -22,7 +18,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from blobsync.base.errors import BlobsyncError, JobError, LocalFileError
+from blobsync.base.errors import BlobsyncError, LocalFileError
 
 _T = TypeVar("_T")
 
@@ -34,21 +30,25 @@ _BATCH = 500
 
 class Layout(NamedTuple):
     """The ``tables`` of a ``version``, as statements that create those that are missing. The versions before it that it
-    ``extends`` lack nothing but whole tables. A file ``earlier`` beside it is what a version had that is not read any
-    more: in its place no :class:`Database` begins.
+    ``extends`` lack nothing but whole tables.
+
+    An earlier version kept some of it in the files and folders ``earlier`` beside the file: ``take_over`` gets the
+    connection, the file, and what brings it up to date in the transaction that is open then.
     """
 
     version: int
     tables: str
     extends: tuple[int, ...] = ()
-    earlier: str = ""
+    earlier: tuple[str, ...] = ()
+    take_over: Callable[[sqlite3.Connection, Path, Callable[[], None]], None] | None = None
+
+    def exists(self, file: Path) -> bool:
+        """Whether there is something to read."""
+        return any(map(os.path.lexists, (file, *map(file.with_name, self.earlier))))
 
 
 class _NewerFileError(sqlite3.Error):
     """The file is of a version that has no step to ours."""
-
-
-_MUCH_OLDER = "it was written by a much older blobsync"
 
 
 class Database:
@@ -92,18 +92,12 @@ class Database:
 
     @property
     def exists(self) -> bool:
-        """Whether there is something to read, or to refuse."""
-        return any(map(os.path.lexists, self._files))
-
-    @property
-    def _files(self) -> tuple[Path, ...]:
-        earlier = self._layout.earlier
-        return (self.file, self.file.with_name(earlier)) if earlier else (self.file,)
+        """Whether there is something to read."""
+        return self._layout.exists(self.file)
 
     def failure(self, why: str, error: Exception) -> BlobsyncError:
         """The error to raise: ``why`` goes on with a sentence that begins with the file."""
-        names = " and ".join(file.name for file in self._files if os.path.lexists(file)) or self.file.name
-        hint = f"move {names} away, and blobsync starts a new one; {self._costs}"
+        hint = f"move {self.file.name} away, and blobsync starts a new one; {self._costs}"
         if isinstance(error, _NewerFileError):
             hint = "use that version, or a newer one"
         elif isinstance(error, (sqlite3.OperationalError, OSError)):
@@ -132,7 +126,7 @@ class ExpendableDatabase:
 
     def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
         """Return what ``work`` returns; None if there is no readable file."""
-        return self._do(work) if self._connection is not None or os.path.lexists(self._file) else None
+        return self._do(work) if self._connection is not None or self._layout.exists(self._file) else None
 
     def write(self, work: Callable[[sqlite3.Connection], None]) -> None:
         """Run ``work`` as one transaction."""
@@ -201,10 +195,16 @@ def _connected(file: Path, layout: Layout, synchronous: str, *, starts_anew: boo
         # Even with OFF, what a killed process handed to the system is kept.
         db.execute(f"PRAGMA synchronous = {synchronous}")
         db.execute("PRAGMA journal_mode = TRUNCATE")
-        if _version_of(db) != layout.version:
+        if version_of(db) != layout.version:
+
+            def bring_up_to_date() -> None:
+                _bring_up_to_date(db, file, layout, starts_anew=starts_anew)
+
+            if layout.take_over is not None:
+                layout.take_over(db, file, bring_up_to_date)
             # Of processes that are first at once the others wait here, and find what one of them has made.
             with transaction(db):
-                _bring_up_to_date(db, file, layout, starts_anew=starts_anew)
+                bring_up_to_date()
     except BaseException:
         db.close()
         raise
@@ -212,16 +212,14 @@ def _connected(file: Path, layout: Layout, synchronous: str, *, starts_anew: boo
 
 
 def _bring_up_to_date(db: sqlite3.Connection, file: Path, layout: Layout, *, starts_anew: bool) -> None:
-    version = _version_of(db)
+    version = version_of(db)
     if version == layout.version:
         return
-    if not version and layout.earlier and os.path.lexists(file.with_name(layout.earlier)):
-        raise sqlite3.DatabaseError(f"{_MUCH_OLDER}, as {layout.earlier}")
     if version and version not in layout.extends:
         if not starts_anew and version > layout.version:
             raise _NewerFileError("it was written by a newer blobsync")
         if not starts_anew:
-            raise sqlite3.DatabaseError(_MUCH_OLDER)
+            raise sqlite3.DatabaseError("it was written by a much older blobsync")
         for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             db.execute(f'DROP TABLE "{name}"')
     # Where that fails, its folder is for the owner alone.
@@ -233,7 +231,7 @@ def _bring_up_to_date(db: sqlite3.Connection, file: Path, layout: Layout, *, sta
     db.execute(f"PRAGMA user_version = {layout.version}")
 
 
-def _version_of(db: sqlite3.Connection) -> int:
+def version_of(db: sqlite3.Connection) -> int:
     """The version of an open file; 0 if it is new."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
@@ -259,91 +257,3 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
             db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
-
-
-JOBS = Layout(
-    8,
-    """
-create table if not exists jobs (
-    run_id text primary key,
-    native_id text not null,
-    place text not null,
-    backend text not null,
-    cluster text not null,
-    spec text not null,
-    state text not null,
-    exit_code integer,
-    restarts integer not null,
-    reason text not null,
-    submitted real not null,
-    started real,
-    ended real,
-    nodes text not null,
-    cancel_asked integer not null,
-    successor_of text not null,
-    confirmed real not null default 0,
-    home text not null default ''
-);
-create index if not exists by_cluster on jobs (cluster, submitted);
-create index if not exists by_time on jobs (submitted);
-create table if not exists node_changes (
-    run_id text not null,
-    at real not null,
-    running integer not null,
-    wanted integer not null,
-    seen integer not null default 0,
-    primary key (run_id, at)
-);
-create table if not exists state_changes (
-    run_id text not null,
-    at real not null,
-    state text not null,
-    restarts integer not null,
-    seen integer not null,
-    primary key (run_id, at, state)
-);
--- When the secrets of an ended job were last to be removed from its cluster, and whether they are gone.
-create table if not exists removed_secrets (run_id text primary key, tried real not null, gone integer not null);
--- The last known states of an array's tasks, as lists in JSON.
-create table if not exists tasks (run_id text primary key, states text not null);
--- What was last written of a job into its container: when, its state, and a digest, which is empty if that failed.
-create table if not exists shared_records (run_id text primary key, tried real not null, state text, digest text);
-create table if not exists transfers (id text primary key, began real not null, entry text not null);
-create index if not exists transfers_by_time on transfers (began)
-""",
-    extends=(6, 7),
-    earlier="transfers.sqlite",
-)
-
-UNFINISHED = Layout(
-    2,
-    """
--- Uploads, downloads and fetches that are not finished, and what of each is done (resume_records).
-create table if not exists unfinished (
-    id integer primary key, kind text not null, name text not null, head text not null, at real not null,
-    unique (kind, name));
-create table if not exists pieces (
-    work integer not null, key not null, size integer not null, mark, primary key (work, key)) without rowid;
-create table if not exists committed (blob text primary key, etag text not null) without rowid;
--- The MD5 of a version that was committed, and the SHA-256 of each of its blocks.
-create table if not exists digests (blob text primary key, etag text not null, digests blob not null) without rowid;
--- Of transfers and keepers at work, and of transfers that have begun: what they said last, as JSON.
-create table if not exists running (
-    kind text not null, id text not null, record text not null, stop integer not null default 0,
-    primary key (kind, id)) without rowid
-""",
-    extends=(1,),
-)
-
-
-def jobs_database(file: Path) -> Database:
-    """The jobs in ``file``. It raises ``JobError`` if the file cannot be used."""
-    return Database(file, JOBS, "the history", "running jobs are not affected", error=JobError)
-
-
-def has_jobs(file: Path) -> bool:
-    """Whether ``file`` has any job: most projects have none. Raises ``JobError`` as :func:`jobs_database` does."""
-    if not file.exists():
-        return False
-    with jobs_database(file).reading() as database:
-        return bool(database.execute("select exists (select 1 from jobs)").fetchone()[0])

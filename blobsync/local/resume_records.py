@@ -38,10 +38,11 @@ from typing import Any, NamedTuple
 
 from blobsync.base.file_states import LocalState
 from blobsync.base.plain_json import made_of, parse_object
-from blobsync.local.database import UNFINISHED, ExpendableDatabase, rows_in, storable
+from blobsync.local.database import ExpendableDatabase, rows_in, storable
 from blobsync.local.names import is_own_temporary
 from blobsync.local.os_errors import raise_unless_gone
 from blobsync.local.part_files import is_in_use, remove_leftover
+from blobsync.local.state_databases import UNFINISHED
 from blobsync.local.state_dir import StateDir
 
 # Seconds between two saves; longer on a slow disk, where a save takes this share of the time at most.

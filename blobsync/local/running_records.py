@@ -21,7 +21,8 @@ from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.process_identity import ProcessMark
 from blobsync.base.redaction import redact_tree
 from blobsync.base.stopping import StopRequest
-from blobsync.local.database import UNFINISHED, ExpendableDatabase
+from blobsync.local.database import ExpendableDatabase
+from blobsync.local.state_databases import UNFINISHED
 from blobsync.local.state_dir import StateDir
 
 # Seconds between two reports.

@@ -32,11 +32,11 @@ from blobsync.config.mapping import PathName, Paths, Resolution, one_or_many, pa
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.config.trusted_links import TRUSTED_LINKS
-from blobsync.local.database import has_jobs
 from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index
 from blobsync.local.resume_records import BlockJournal, RangeRecords, has_intents
 from blobsync.local.sorted_runs import MOST_IN_MEMORY, Spill
+from blobsync.local.state_databases import has_jobs
 from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import (

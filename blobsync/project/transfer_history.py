@@ -34,8 +34,9 @@ from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.base.user_folders import user_name
 from blobsync.config.mapping import PathName, is_below, path_text, project_relative
 from blobsync.config.project_root import current_folder, find_project
-from blobsync.local.database import JOBS, Database
+from blobsync.local.database import Database
 from blobsync.local.running_records import EVERY, Reporter, Running, RunningRecords
+from blobsync.local.state_databases import JOBS
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter, RatePoint, add_point
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan
@@ -113,7 +114,7 @@ class TransferLog:
         self._on_trouble = on_trouble
 
     def begin(self, entry: TransferEntry) -> None:
-        """Leave a record for the next reader; never raises."""
+        """Leave a record for the next reader. Raises ``UsageError`` while an earlier version works in the project."""
         try:
             self._begun.write(entry.id, _values(entry))
         except LocalFileError:

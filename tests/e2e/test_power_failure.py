@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.jobs.history import History
+from blobsync.project.transfer_history import TransferLog
 from tests.e2e.test_checkpoints import with_checkpoints
 from tests.e2e.world import Container, Project, blobsync_command, hashes, read_tree, write_tree
 from tests.servers.forked import Forked
@@ -26,6 +28,7 @@ pytestmark = [
     pytest.mark.kill,
     pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler"),
 ]
+SAMPLE = Path(__file__).parent.parent / "data/earlier_state"
 SOURCE = Path(__file__).with_name("waits_for_the_disk.c")
 # Three of the index, three of the log of transfers.
 WAITS = 6
@@ -262,6 +265,37 @@ def test_the_power_fails_at_waits_of_a_download(
         assert again.code == (3 if wrong else 0), (number, again)
         assert not wrong or project.run(*command, "--overwrite").code == 0
         assert read_tree(project.data) == hashes({"known": b"known", **files}), number
+
+
+@pytest.mark.parametrize("all_parts", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_the_power_fails_while_the_records_of_an_earlier_version_are_taken_over(
+    project: Project, library: Path, tmp_path: Path, all_parts: bool
+) -> None:
+    (project.root / "aux_data").mkdir()
+    assert project.run("history").code == 0
+    disk = Disk(project, library, tmp_path)
+    own = disk.files()
+    disk.put({**own, **{str(path.relative_to(SAMPLE)): path.read_bytes() for path in SAMPLE.rglob("*.*")}})
+    before, code = disk.files(), -signal.SIGKILL
+    for number in range(1, 99, 1 if all_parts else 4):
+        disk.put(before)
+        code, possible = disk.cut(number, "history", "--json")
+        for part, tree in enumerate(possible if all_parts else possible[:2]):
+            disk.put(tree)
+            where = f"wait {number}, variant {part}"
+            found = TransferLog(project.state / "jobs.sqlite").recent()
+            # What had begun and not ended is nowhere else.
+            assert [each.id for each in found if each.id != "00000005"] == [f"{at:08}" for at in (4, 3, 2, 1)], where
+            assert len(History(project.state / "jobs.sqlite").page()) == 3, where
+            with pytest.raises(sqlite3.OperationalError), closing(_opened(project.state)) as db:
+                db.execute("SELECT * FROM transfers")
+        if not code:
+            break
+    assert number > WAITS and not code
+
+
+def _opened(state: Path) -> sqlite3.Connection:
+    return sqlite3.connect(state / "transfers.sqlite")
 
 
 def test_what_a_job_and_its_outputs_bring_is_on_the_disk_before_its_record(

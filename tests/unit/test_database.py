@@ -73,18 +73,6 @@ def test_a_kept_file_of_an_unknown_version_is_an_error_and_not_touched(
     assert file.read_bytes() == before
 
 
-def test_no_kept_file_begins_in_the_place_of_one_that_is_not_read_any_more(tmp_path: Path) -> None:
-    (tmp_path / "former").touch()
-    database = kept(tmp_path / "list.sqlite", ONE._replace(earlier="former"))
-    for _ in range(2):
-        with pytest.raises(LocalFileError, match="a much older blobsync, as former") as raised, database.reading():
-            pass
-    assert database.exists and (raised.value.hint or "").startswith("move list.sqlite and former away")
-    (tmp_path / "former").unlink()
-    with database.writing() as db:
-        db.execute("INSERT INTO a VALUES (7)")
-
-
 def test_a_kept_file_that_is_damaged_stays_where_it_is(tmp_path: Path) -> None:
     file = tmp_path / "list.sqlite"
     file.write_bytes(b"no database, but long enough to be looked at" * 50)
