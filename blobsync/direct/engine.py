@@ -187,8 +187,7 @@ def _work_off(run: RunState, way: _Way, fewest_small: int, processes: int) -> No
     shifts: list[tuple[ThreadWork, int]] = []
     large: Iterable[FileAction] = run.task.actions
     if first is not None:
-        from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
-        from blobsync.direct.small_files import HANDS, SmallFiles
+        from blobsync.direct.small_files import HANDS, AdaptiveConcurrency, SmallFiles
 
         width = AdaptiveConcurrency(_share(_SMALL_START, processes), _share(FAR.threads, processes))
         each = chain([first], opened)

@@ -22,9 +22,8 @@ from typing import NamedTuple
 from blobsync.base.errors import ChecksumError, LocalFileError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.download import DownloadJob
-from blobsync.direct.download_blocks import KnownBlock, known_blocks
 from blobsync.direct.file_attributes import attributes_in
-from blobsync.direct.range_reads import CHUNK, Content, looked_up, read_range, version_of
+from blobsync.direct.range_reads import CHUNK, Content, KnownBlock, known_blocks, looked_up, read_range, version_of
 from blobsync.direct.thread_pool import RunState, Stopped
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName, relative_name

@@ -9,7 +9,9 @@ or an error.
 from __future__ import annotations
 
 import abc
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +21,6 @@ from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Listener, UnderWay
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.direct.circuit_breaker import CircuitBreaker, NotTriedError
-from blobsync.direct.rate_limit import TokenBucket
 from blobsync.local.resume_records import Ends, WriteIntents
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.protocol import BlobInfo, Order, Sent
@@ -148,6 +149,27 @@ class ByteBudget:
         with self._changed:
             self._used -= count
             self._changed.notify_all()
+
+
+class TokenBucket:
+    """A limit on bytes per second (``--cap-mbps``), shared by all threads; allows bursts of a quarter of a second."""
+
+    def __init__(self, mbps: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """``mbps`` is in megabits (10^6 bits) per second; None means no limit."""
+        self._rate = mbps * 1e6 / 8 if mbps else None
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free_at = -math.inf
+
+    def delay(self, count: int) -> float:
+        """Reserve ``count`` bytes; returns how many seconds to wait before sending them."""
+        if self._rate is None:
+            return 0.0
+        with self._lock:
+            now = self._clock()
+            start = max(self._free_at, now - 0.25)
+            self._free_at = start + count / self._rate
+            return max(0.0, start - now)
 
 
 class RunState:

@@ -47,8 +47,8 @@ from blobsync.store.open_locations import OpenLocation
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.sas import READ_FOLDER, WRITE_FOLDER
 from blobsync.store.source_orders import source_values
+from blobsync.transfer.batch import remove_unrecorded
 from blobsync.transfer.engines import Engines
-from blobsync.transfer.killed_downloads import remove_unrecorded
 
 # The folder of the places of all transfers into a container.
 _PREFIX = ".blobsync/spread"

@@ -35,10 +35,9 @@ from blobsync.plan.project_context import PartOpener
 from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan, actions_of, batches_of
 from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob, OpenLocation
-from blobsync.transfer.batch import Batch
+from blobsync.transfer.batch import Batch, tidy
 from blobsync.transfer.engines import NOTHING_COMPARED, Engines, Moved
 from blobsync.transfer.fresh_look import states_at_destination
-from blobsync.transfer.killed_downloads import tidy
 from blobsync.transfer.ledger import CollectedReceipts, Deletions, Ledger
 from blobsync.transfer.retries import move_and_retry, record_arrived, retry_at_the_end
 

@@ -18,9 +18,8 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import remote_state
-from blobsync.transfer.batch import FIRST_TRY, LAST_TRY, SECOND_TRY, Batch, LastTry, Report
+from blobsync.transfer.batch import FIRST_TRY, LAST_TRY, SECOND_TRY, Batch, LastTry, Report, remove_unrecorded
 from blobsync.transfer.fresh_look import arrived_anyway, written_before
-from blobsync.transfer.killed_downloads import remove_unrecorded
 from blobsync.transfer.ledger import Ledger, record_unreported, retry_with
 
 # Failures of a file that an earlier attempt may have moved without a report.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
+from blobsync.direct.small_files import AdaptiveConcurrency
 
 
 class Service:

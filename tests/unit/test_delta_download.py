@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from blobsync.base.errors import AccessDeniedError, StorageError
 from blobsync.base.file_states import RemoteState
-from blobsync.direct.download_blocks import known_blocks
+from blobsync.direct.range_reads import known_blocks
 from blobsync.plan.blocks import block_size
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_result import TransferResult

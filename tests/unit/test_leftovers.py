@@ -13,7 +13,7 @@ from blobsync.base.locations import LocalLocation
 from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.project_context import LivePart
-from blobsync.transfer.killed_downloads import remove_unrecorded, tidy
+from blobsync.transfer.batch import remove_unrecorded, tidy
 from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import download, upload

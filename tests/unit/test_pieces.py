@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blobsync.direct.download_blocks import KnownBlock
 from blobsync.direct.large_download import Piece, pieces_of
+from blobsync.direct.range_reads import KnownBlock
 from blobsync.local.resume_records import RecordedRange
 
 

@@ -15,8 +15,7 @@ from blobsync.base.events import SilentListener
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plan_reasons import Reason
-from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
-from blobsync.direct.small_files import HANDS, SmallFiles
+from blobsync.direct.small_files import HANDS, AdaptiveConcurrency, SmallFiles
 from blobsync.direct.thread_pool import FileJob, RunState, Stopped, WorkerThreads, Written
 from blobsync.direct.upload import UploadJob
 from blobsync.local.files import SourceFolder

@@ -22,8 +22,17 @@ from blobsync.base.errors import (
     StorageUnreachableError,
 )
 from blobsync.base.locations import LocalLocation
-from blobsync.direct.rate_limit import TokenBucket
-from blobsync.direct.thread_pool import ATTEMPTS, MIB, ByteBudget, FileJob, RunState, Stopped, WorkerPool, Written
+from blobsync.direct.thread_pool import (
+    ATTEMPTS,
+    MIB,
+    ByteBudget,
+    FileJob,
+    RunState,
+    Stopped,
+    TokenBucket,
+    WorkerPool,
+    Written,
+)
 from blobsync.local.resume_records import Ends, WriteIntents
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_plan import Route
