@@ -385,7 +385,7 @@ ROWS: tuple[ReadBack, ...] = (
             "unit/test_hostile_input.py::test_an_answer_without_end_is_not_kept_in_memory",
         ),
         (
-            "azcopy.messages:_object",
+            "azcopy.azcopy_process:_object",
             "cli.demo:ShownCommands.ask",
             "backends.aml.client:AmlClient._json",
             "backends.aml.error_responses:read_refusal",

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from blobsync.azcopy import argv
-from blobsync.azcopy.azcopy_process import AzcopyJob, AzcopyJobOutcome
+from blobsync.azcopy.azcopy_process import AzcopyJob, AzcopyJobOutcome, JobProgress
 from blobsync.azcopy.binary import find_azcopy
 from blobsync.azcopy.eligible_files import action_refusal, is_single_file, needs_list_of_files, refusal
 from blobsync.azcopy.failure_reasons import AzcopyTransferError, LogReader, blob_or_path
@@ -28,7 +28,6 @@ from blobsync.azcopy.file_results import (
     needs_reading_back,
     send_again,
 )
-from blobsync.azcopy.messages import JobProgress
 from blobsync.azcopy.run_folders import Workspace, workspace
 from blobsync.azcopy.sandbox import Landlock
 from blobsync.azcopy.staged_downloads import Arrivals

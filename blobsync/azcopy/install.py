@@ -27,8 +27,7 @@ from blobsync.base.errors import AzcopyInstallError, EmulatorError, ProcessError
 from blobsync.base.process import ProcessRunner
 from blobsync.base.user_folders import data_home, environment
 from blobsync.emulator.nodejs import ensure_node, last_lines
-from blobsync.store.rest.proxies import origin_of
-from blobsync.store.rest.transport import Timeouts
+from blobsync.store.rest.transport import Timeouts, origin_of
 from blobsync.store.rest.urllib3_transport import connections
 
 SOURCE_VARIABLE = "BLOBSYNC_AZCOPY_SOURCE"

@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, ChecksumError, StorageError, StorageUnreachableError, ThrottledError
 from blobsync.base.file_states import LocalState, RemoteState
-from blobsync.direct.file_attributes import metadata_of
+from blobsync.direct.file_attributes import guess_content_type, metadata_of
 from blobsync.direct.thread_pool import MIB, FileJob, RunState
 from blobsync.local.files import SourceFile, SourceFolder
 from blobsync.plan.blocks import NOTHING, BlockMemory, Reusable, block_size, differs, reusable
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.content_types import guess_content_type
 from blobsync.store.protocol import (
     MAX_BLOCKS,
     MAX_PUT_BYTES,

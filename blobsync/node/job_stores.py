@@ -16,7 +16,6 @@ from blobsync.jobspec.spec import Secrets
 from blobsync.node.mounted_container import MountedStore
 from blobsync.store.azure_identity import TokenProvider, token_provider
 from blobsync.store.open_locations import OpenBlob
-from blobsync.store.rest.append import RestAppendBlobs
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.request_signing import BearerSigner, SasSigner, Signer
 from blobsync.store.rest.store import RestBlobStore
@@ -76,10 +75,6 @@ class JobStores:
     def container(self, container: str) -> RestBlobStore:
         """The container. Raises ``CredentialError`` as :meth:`blobs` does."""
         return RestBlobStore(BlobContainer.parse(container), self._connection(container))
-
-    def appendable(self, container: str) -> RestAppendBlobs:
-        """The container's append blobs."""
-        return RestAppendBlobs(BlobContainer.parse(container), self._connection(container))
 
     def sas(self, container: str) -> SasToken:
         """The container's SAS token. Raises ``CredentialError``."""

@@ -29,7 +29,7 @@ from blobsync.node.lost_files import say_left_behind, say_unmarked
 from blobsync.node.machine import heartbeat
 from blobsync.node.transfers import NodeTransfers, failure_line
 from blobsync.plan.transfer_options import ignored_by
-from blobsync.store.rest.append import MAX_APPEND_BYTES, RestAppendBlobs
+from blobsync.store.rest.store import MAX_APPEND_BYTES, RestBlobStore
 
 
 def mirror_logs(job: NodeJob, places: JobStores) -> bool:
@@ -42,7 +42,7 @@ def mirror_logs(job: NodeJob, places: JobStores) -> bool:
         relative = path.relative_to(job.run_dir).as_posix()
         name = "/".join(part for part in (target.path, job.task, relative) if part)
         try:
-            _append_new(places.appendable(target.container), name, path)
+            _append_new(places.container(target.container), name, path)
         except (BlobsyncError, OSError) as error:
             # Not into the log itself: it would grow in every round.
             job.warn(f"blobsync: log {path.name} is not mirrored: {error}")
@@ -50,11 +50,11 @@ def mirror_logs(job: NodeJob, places: JobStores) -> bool:
     return fine
 
 
-def _append_new(blobs: RestAppendBlobs, name: str, path: Path) -> None:
+def _append_new(blobs: RestBlobStore, name: str, path: Path) -> None:
     """Append what is new; a blob that is longer than the file is another file's and is replaced."""
-    there = blobs.size(name)
+    there = blobs.appendable_size(name)
     if there is None or there > path.stat().st_size:
-        blobs.create(name, "text/plain")
+        blobs.create_appendable(name, "text/plain")
         there = 0
     with path.open("rb") as body:
         body.seek(there)

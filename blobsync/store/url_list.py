@@ -32,7 +32,6 @@ from blobsync.config.sources import ListedFile
 from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
 from blobsync.store.read_only import SourceStore
 from blobsync.store.rest.headers import byte_range
-from blobsync.store.rest.proxies import origin_of
 from blobsync.store.rest.transport import (
     CERTIFICATE_HINT,
     UNTRUSTED_CERTIFICATE,
@@ -42,6 +41,7 @@ from blobsync.store.rest.transport import (
     Transport,
     TransportError,
     Trouble,
+    origin_of,
     parse_http_date,
 )
 from blobsync.store.rest.urllib3_transport import Urllib3Transport

@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
+from blobsync.azcopy.azcopy_process import FatalError, Info, parse_line
 from blobsync.azcopy.failure_reasons import LogReader, explain, reason_in
-from blobsync.azcopy.messages import FatalError, Info, parse_line
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, redact, redact_answer

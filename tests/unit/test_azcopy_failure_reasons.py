@@ -6,8 +6,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from blobsync.azcopy.azcopy_process import Info, parse_line
 from blobsync.azcopy.failure_reasons import ErrorDetails, LogReader, blob_or_path, expired, explain, reason_in
-from blobsync.azcopy.messages import Info, parse_line
 from blobsync.base.redaction import SasToken
 from blobsync.plan.transfer_plan import Route
 from tests.fakes.azcopy_process import log_lines, transcript

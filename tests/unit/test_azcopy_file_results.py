@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.azcopy_process import AzcopyJobOutcome
+from blobsync.azcopy.azcopy_process import AzcopyJobOutcome, FailedTransfer
 from blobsync.azcopy.failure_reasons import ErrorDetails, LogReader
 from blobsync.azcopy.file_results import LogFollower, Verdict
-from blobsync.azcopy.messages import FailedTransfer
 from blobsync.base.errors import BlobsyncError, StorageError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.redaction import SasToken

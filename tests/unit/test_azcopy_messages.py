@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blobsync.azcopy.messages import (
+from blobsync.azcopy.azcopy_process import (
     AzcopyMessage,
     FailedTransfer,
     FatalError,

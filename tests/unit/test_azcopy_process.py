@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from blobsync.azcopy.argv import Command
-from blobsync.azcopy.azcopy_process import AzcopyJob, AzcopyJobOutcome, answer
-from blobsync.azcopy.messages import JobProgress, Prompt
+from blobsync.azcopy.azcopy_process import AzcopyJob, AzcopyJobOutcome, JobProgress, Prompt, answer
 from tests.fakes.azcopy_process import AzcopyRunner, ScriptedAzcopy, transcript
 
 

@@ -36,11 +36,10 @@ from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import BlobInfo, BlobProperties, FileBody, GetOrder, Orders, Precondition, PutOrder
 from blobsync.store.rest.http import BlobHttp, Steps
-from blobsync.store.rest.proxies import proxy_for
 from blobsync.store.rest.request_signing import BearerSigner, SasSigner, SharedKeySigner
 from blobsync.store.rest.retries import HostState, RetryPolicy
 from blobsync.store.rest.store import BlobSteps, RestBlobStore
-from blobsync.store.rest.transport import HttpRequest, Timeouts, TransportError
+from blobsync.store.rest.transport import HttpRequest, Timeouts, TransportError, proxy_for
 from tests.fakes.scripted_http import Script, Step, scripted
 from tests.servers.tls_azurite import make_certificate
 from tests.waiting import wait_until

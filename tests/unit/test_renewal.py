@@ -191,8 +191,8 @@ def test_a_node_takes_a_new_sas_from_the_file_that_the_first_one_came_from(tmp_p
     file = tmp_path / "secrets.json"
     file.write_text(Secrets({CONTAINER: "sv=1&sig=old"}).to_json())
     places = JobStores({CONTAINER: "sv=1&sig=old"}, {}, file)
-    first = places.appendable(CONTAINER)
-    assert places.sas(CONTAINER).reveal().endswith("sig=old") and places.appendable(CONTAINER) is not first
+    first = places.container(CONTAINER)
+    assert places.sas(CONTAINER).reveal().endswith("sig=old") and places.container(CONTAINER) is not first
     file.write_text(Secrets({CONTAINER: "sv=1&sig=new"}).to_json())
     os.utime(file, ns=(1, 1))
     assert places.sas(CONTAINER).reveal().endswith("sig=new")
@@ -215,7 +215,7 @@ SAS = "sv=2023-11-03&se=2027-01-15T08:00:00Z&sr=c&sp=rl&sig=c2VudGluZWw="
 def authorization(places: JobStores, container: str = CONTAINER) -> str:
     """The Authorization header of a request to the container: a bearer token, or none beside the SAS in the URL."""
     headers: dict[str, str] = {}
-    places.appendable(container)._http.signer.sign("GET", "/cont/a", {}, headers)
+    places.container(container)._http.signer.sign("GET", "/cont/a", {}, headers)
     return headers.get("Authorization", "")
 
 

@@ -45,7 +45,6 @@ from blobsync.base.user_folders import listed_in
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import FileBody, Order, Sent
 from blobsync.store.rest.error_codes import Answer
-from blobsync.store.rest.proxies import origin_of
 from blobsync.store.rest.request_signing import Signer
 from blobsync.store.rest.retries import (
     BUSY_STATUS,
@@ -66,6 +65,7 @@ from blobsync.store.rest.transport import (
     Transport,
     TransportError,
     Trouble,
+    origin_of,
 )
 
 

@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 
 # Limit in bytes of the response to a small request; enough for any error.
 _SMALL_ANSWER = 1 << 20
+# https://learn.microsoft.com/rest/api/storageservices/append-block: 4 MiB on every service version.
+MAX_APPEND_BYTES = 4 << 20
 
 
 @final
@@ -135,9 +137,10 @@ class BlobSteps:
 
     def put_block(self, name: str, block_id: str, body: bytes) -> Steps[None]:
         """Put Block, checked by the service: by the CRC64 where it can, else by the MD5."""
-        from blobsync.store.rest.block_checks import CRC64_HEADER, content_md5
+        # Late: most commands send no block.
+        from blobsync.store.rest.block_checks import CRC64_HEADER, BlockChecks, content_md5, installed_crc64
 
-        checks = self._block_checks()
+        checks = self._checks = self._checks or BlockChecks((self._crc64 or installed_crc64)())
         crc64 = checks.crc64(body, self._http.server or "")
         if crc64 is not None:
             reply = yield from self._block(name, block_id, body, {CRC64_HEADER: crc64})
@@ -156,14 +159,6 @@ class BlobSteps:
     def _block(self, name: str, block_id: str, body: bytes, check: Mapping[str, str]) -> Steps[Response]:
         query = {"comp": "block", "blockid": block_id}
         return (yield from self._http.tries("PUT", self.path(name), query, check, body))
-
-    def _block_checks(self) -> BlockChecks:
-        # Most commands send no block.
-        from blobsync.store.rest.block_checks import BlockChecks, installed_crc64
-
-        if self._checks is None:
-            self._checks = BlockChecks((self._crc64 or installed_crc64)())
-        return self._checks
 
     def put_block_list(
         self,
@@ -472,6 +467,39 @@ class RestBlobStore:
         singly = names if len(names) < _FEWEST_FOR_BATCHES else self._not_gone_in_batches(names, versions)
         reasons = side_by_side(lambda name: self._why_not_deleted(name, versions), singly, _DELETE_THREADS)
         return {**unsafe, **{name: reason for name, reason in zip(singly, reasons, strict=True) if reason}}
+
+    # -- append blobs, which only grow at their end, such as the log of a job -------------------------------
+
+    def create_appendable(self, name: str, content_type: str) -> None:
+        """Put Blob: an empty append blob, which replaces any existing blob."""
+        headers = {"x-ms-blob-type": "AppendBlob", "x-ms-blob-content-type": content_type}
+        reply = self._http.send("PUT", self._path(name), _NOTHING, headers, b"")
+        if reply.status != 201:
+            raise self._error(reply, "write", name)
+
+    def append(self, name: str, body: bytes, *, at: int) -> None:
+        """Append Block: at most ``MAX_APPEND_BYTES``, where the blob is ``at`` bytes long.
+
+        Raises ``PreconditionFailedError`` if it has another length. A block whose response was lost is not written
+        twice.
+        """
+        from blobsync.store.rest.block_checks import content_md5
+
+        headers = {"Content-MD5": content_md5(body), "x-ms-blob-condition-appendpos": str(at)}
+        reply = self._http.send("PUT", self._path(name), {"comp": "appendblock"}, headers, body)
+        if reply.status == 201:
+            return
+        error = self._error(reply, "write", name)
+        if isinstance(error, PreconditionFailedError) and reply.attempts > 1:
+            there = self.head(name)
+            if there is not None and there.size == at + len(body):
+                return
+        raise error
+
+    def appendable_size(self, name: str) -> int | None:
+        """The size of the append blob in bytes; None if there is none, or if the blob has another type."""
+        found = self.head(name)
+        return found.size if found is not None and found.blob_type == "AppendBlob" else None
 
     # -- about the account --------------------------------------------------------------------------------
 

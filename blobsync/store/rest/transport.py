@@ -1,6 +1,7 @@
-"""The interface of an HTTP library: a request and its response, its headers and their dates.
+"""The interface of an HTTP library: a request and its response, its headers and their dates; and the way to a server.
 
-No transport follows redirects, retries, decodes bodies, or looks for a proxy or a certificate by itself.
+No transport follows redirects, retries, decodes bodies, or looks for a proxy or a certificate by itself. Proxies are
+those of the environment, which is an argument: ``urllib.request`` reads the process's own only.
 """
 
 import enum
@@ -10,7 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import lru_cache
 from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
 
+from blobsync.base.errors import StorageUnreachableError
+from blobsync.base.trusted_hosts import is_loopback
 from blobsync.store.protocol import FileBody, Sent
 
 # Connections that stay open, so that as many threads can work without reconnecting.
@@ -247,3 +251,59 @@ class ServerOrigin(NamedTuple):
     proxy: str | None
     bundle: str | None
     guard: Guard | None = None
+
+
+_PROXY_SCHEMES = frozenset({"http", "https"})
+
+
+def origin_of(endpoint: str, environ: Mapping[str, str]) -> ServerOrigin:
+    """The server of a URL, and the way to it. Raises ``StorageUnreachableError``."""
+    try:
+        parts = urlsplit(endpoint)
+        scheme, host, _ = parts.scheme or "https", parts.hostname, parts.port
+        proxy = proxy_for(scheme, parts.netloc, environ)
+        usable = bool(host) and (proxy is None or _is_proxy(proxy))
+    except ValueError:
+        usable = False
+    if not usable:
+        raise StorageUnreachableError(
+            f"cannot use the endpoint or proxy for {endpoint.partition('://')[2].partition('/')[0]}",
+            hint="check blob_endpoint, HTTPS_PROXY and HTTP_PROXY",
+        )
+    # SSL_CERT_FILE first: azcopy honours only that one, and both should trust the same certificates.
+    bundle = environ.get("SSL_CERT_FILE") or environ.get("REQUESTS_CA_BUNDLE") or None
+    return ServerOrigin(scheme, parts.netloc, proxy, bundle)
+
+
+def _is_proxy(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme in _PROXY_SCHEMES and bool(parts.hostname) and (parts.port or 1) > 0
+
+
+def proxy_for(scheme: str, netloc: str, environ: Mapping[str, str]) -> str | None:
+    """The proxy URL that the environment names for this host: ``NO_PROXY`` lists hosts, domains or ``*``.
+
+    None for this machine, as in Go's programs (azcopy, kubectl): else a proxy elsewhere would get its requests, with a
+    SAS or signature.
+    """
+    if is_loopback(f"{scheme}://{netloc.rpartition('@')[2]}"):
+        return None
+    proxies = {
+        name.lower().removesuffix("_proxy"): value
+        for name, value in environ.items()
+        if value and name.lower() in ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+    }
+    proxy = proxies.get(scheme) or proxies.get("all")
+    if proxy is None:
+        return None
+    if _bypassed(netloc.rpartition("@")[2].lower(), proxies.get("no", "")):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _bypassed(netloc: str, no_proxy: str) -> bool:
+    host = netloc.rpartition(":")[0] if netloc.rpartition(":")[2].isdigit() else netloc
+    for entry in (part.strip().lower().lstrip(".") for part in no_proxy.split(",")):
+        if entry and (entry in ("*", netloc, host) or host.endswith(f".{entry}")):
+            return True
+    return False
