@@ -61,56 +61,42 @@ FAR = LineTuning(threads=64, single=4 * MIB, range=4 * MIB)
 FAR_FEW = LineTuning(threads=64, single=ONE_REQUEST, range=MIB)
 
 
-class DirectEngine:
-    """Uploads, downloads, copies from server to server, and copies out of the trash."""
+class DirectEngine(NamedTuple):
+    """Uploads, downloads, copies from server to server, and copies out of the trash.
 
-    name = "direct"
+    ``source_sas`` returns the SAS with which the destination's service reads a copy's source. ``journal`` remembers the
+    blocks of uploads; without one, whole files are sent. ``unfinished`` are the records of downloads that were killed;
+    without it they start from the beginning. ``fewest_small`` is from how many small files on they get connections of
+    their own. ``processes`` is how many processes do the same at the same time and share memory and connections.
+    ``intents`` note what is about to be written. ``fetches`` are the records of copies from outside Azure that were
+    killed. ``comparing``: an object from outside Azure whose copy nothing else verifies is read once. ``clock``
+    (seconds) measures response times.
+    """
 
-    def __init__(
-        self,
-        *,
-        source_sas: Callable[[OpenBlob], SasToken | None] | None = None,
-        journal: BlockJournal | None = None,
-        unfinished: RangeRecords | None = None,
-        fewest_small: int = _LITTLE_FILES + 1,
-        processes: int = 1,
-        intents: WriteIntents | None = None,
-        comparing: bool = False,
-        fetches: "FetchRecords | None" = None,
-        clock: Callable[[], float] = time.monotonic,
-        stopping: Stopping = Stopping(),  # noqa: B008 - it has no state
-    ) -> None:
-        """``source_sas`` returns the SAS with which the destination's service reads a copy's source.
+    source_sas: Callable[[OpenBlob], SasToken | None] | None = None
+    journal: BlockJournal | None = None
+    unfinished: RangeRecords | None = None
+    fewest_small: int = _LITTLE_FILES + 1
+    processes: int = 1
+    intents: WriteIntents | None = None
+    comparing: bool = False
+    fetches: "FetchRecords | None" = None
+    clock: Callable[[], float] = time.monotonic
+    stopping: Stopping = Stopping()
 
-        ``journal`` remembers the blocks of uploads; without one, whole files are sent. ``unfinished`` are the records
-        of downloads that were killed; without it they start from the beginning. ``fewest_small`` is from how many
-        small files on they get connections of their own. ``processes`` is how many processes do the same at the same
-        time and share memory and connections. ``intents`` note what is about to be written.
-        ``fetches`` are the records of copies from outside Azure that were killed.
-        ``comparing``: an object from outside Azure whose copy nothing else verifies is read once. ``clock`` (seconds)
-        measures response times.
-        """
-        self._source_sas = source_sas
-        self._journal = journal
-        self._unfinished = unfinished
-        self._fewest_small = fewest_small
-        self._processes = processes
-        self._intents = intents
-        self._comparing = comparing
-        self._fetches = fetches
-        self._clock = clock
-        self._stopping = stopping
+    @property
+    def name(self) -> str:
+        return "direct"
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
-        """See :class:`blobsync.transfer.engines.Engine`."""
-        run = RunState(task, report, listener, BUFFERS // self._processes, self._intents, self._stopping)
+        run = RunState(task, report, listener, BUFFERS // self.processes, self.intents, self.stopping)
         try:
-            _work_off(run, self._way(run), self._fewest_small, self._processes)
+            _work_off(run, self._way(run), self.fewest_small, self.processes)
         except (LocalFileError, CredentialError) as error:
             run.all_failed(error)
         finally:
-            if self._journal is not None:
-                self._journal.save()
+            if self.journal is not None:
+                self.journal.save()
 
     def _way(self, run: RunState) -> "_Way":
         task = run.task
@@ -118,9 +104,9 @@ class DirectEngine:
         if isinstance(source, OpenBlob):
             if isinstance(destination, OpenBlob):
                 return self._copy(run, source, destination)
-            return self._download(run, source, destination, _tune(task, source, self._clock))
+            return self._download(run, source, destination, _tune(task, source, self.clock))
         if isinstance(destination, OpenBlob):
-            return self._upload(run, source, destination, _tune(task, destination, self._clock))
+            return self._upload(run, source, destination, _tune(task, destination, self.clock))
         from blobsync.direct.local_copy import LocalCopyJob
 
         folder = _folder(task, destination)
@@ -133,17 +119,17 @@ class DirectEngine:
             return _Way(
                 FAR,
                 lambda action: CopyFromSourceJob(
-                    run, action, source, destination, comparing=self._comparing, records=self._fetches
+                    run, action, source, destination, comparing=self.comparing, records=self.fetches
                 ),
             )
         from blobsync.direct.copy import CopyJob
 
-        sas = self._source_sas(source) if self._source_sas else None
+        sas = self.source_sas(source) if self.source_sas else None
         return _Way(FAR, lambda action: CopyJob(run, action, source, destination, sas))
 
     def _upload(self, run: RunState, source: LocalLocation, destination: OpenBlob, tuning: LineTuning) -> "_Way":
         folder, store = SourceFolder(source.path, source.boundary), destination.store
-        memory = BlockMemory(self._journal, notes_to(run.listener))
+        memory = BlockMemory(self.journal, notes_to(run.listener))
 
         def job(action: FileAction) -> FileJob:
             name = destination.at(action.target or action.path)
@@ -162,7 +148,7 @@ class DirectEngine:
             store, name = source.store, source.at(action.path)
             if action.size <= tuning.range:
                 return DownloadJob(run, action, store, name, folder, relative)
-            return LargeDownloadJob(run, action, store, name, folder, relative, tuning.range, self._unfinished)
+            return LargeDownloadJob(run, action, store, name, folder, relative, tuning.range, self.unfinished)
 
         return _Way(tuning, job, source.store)
 

@@ -136,10 +136,6 @@ class Recording:
         self._lock = threading.Lock()
         self._landed: deque[tuple[int, int]] = deque()
 
-    def range_at(self, start: int) -> LandingRange:
-        """A writer for one thread, from ``start`` on."""
-        return LandingRange(self, start)
-
     def is_on(self) -> bool:
         """Whether ranges are being recorded; starts the record when it is time."""
         return self._on() is not None
@@ -414,7 +410,7 @@ class LargeDownloadJob(DownloadJob):
         return True
 
     def _fetch(self, start: int, length: int) -> None:
-        landing = self._recording.range_at(start)
+        landing = LandingRange(self._recording, start)
         try:
             for data in read_range(self._store, self._name, self._version, start, length):
                 self.run.wait_for_rate(len(data))

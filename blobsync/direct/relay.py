@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from blobsync.base.events import Listener
 from blobsync.base.file_states import RemoteState
@@ -31,21 +32,22 @@ _BLOCK = 4 * MIB
 BUFFERS = _THREADS_OF_LARGE * _BLOCK
 
 
-class RelayEngine:
-    """Blob to blob: reads ranges of one version, and writes blocks with their MD5."""
+class RelayEngine(NamedTuple):
+    """Blob to blob: reads ranges of one version, and writes blocks with their MD5. ``intents`` tell the next command
+    what a killed process wrote."""
 
-    name = "relay"
+    intents: WriteIntents | None = None
 
-    def __init__(self, intents: WriteIntents | None = None) -> None:
-        """``intents`` tell the next command what a killed process wrote."""
-        self._intents = intents
+    @property
+    def name(self) -> str:
+        return "relay"
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`. Properties, metadata and tier are carried over."""
         source, destination = task.part.source, task.part.destination
         if not isinstance(source, OpenBlob) or not isinstance(destination, OpenBlob):
             raise ValueError("a relay needs blobs at both ends")
-        run = RunState(task, report, listener, BUFFERS, self._intents)
+        run = RunState(task, report, listener, BUFFERS, self.intents)
         jobs = (RelayJob(run, action, source, destination) for action in task.actions)
         is_large = sum(action.size for action in task.actions) >= _LARGE * len(task.actions)
         WorkerPool(run, jobs, _THREADS_OF_LARGE if is_large else _THREADS).work()

@@ -125,7 +125,6 @@ class SmallFiles:
         self._throttled = 0
 
     def run(self) -> None:
-        """See :class:`blobsync.direct.thread_pool.ThreadWork`."""
         if not self._is_needed():
             return
         try:
@@ -137,7 +136,6 @@ class SmallFiles:
                 self._changed.notify_all()
 
     def wake(self) -> None:
-        """See :class:`blobsync.direct.thread_pool.ThreadWork`."""
         with self._changed:
             self._changed.notify_all()
 
@@ -170,7 +168,6 @@ class SmallFiles:
             orders.close()
 
     def abandon(self) -> None:
-        """See :class:`blobsync.direct.thread_pool.ThreadWork`."""
         self._run.abandon()
 
     def _begin_some(self, orders: Orders) -> bool:

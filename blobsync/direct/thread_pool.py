@@ -424,17 +424,14 @@ class WorkerPool:
         WorkerThreads(self._run.stop, self._run.task.stop, patience=self._run.patience).work((self, self._threads))
 
     def run(self) -> None:
-        """See :class:`blobsync.direct.thread_pool.ThreadWork`."""
         while (begun := self._take()) is not None:
             self._advance(begun)
 
     def wake(self) -> None:
-        """See :class:`blobsync.direct.thread_pool.ThreadWork`."""
         with self._changed:
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """See :class:`blobsync.direct.thread_pool.ThreadWork`."""
         self._run.abandon()
 
     def _take(self) -> _Begun | None:

@@ -50,7 +50,6 @@ class _Store:
     def open(
         self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None
     ) -> AbstractContextManager[BlobReader]:
-        """See the protocol."""
         old = self._known.get((str(self._store.container), name, etag or ""))
         if old is None:
             return self._store.open(name, start=start, length=length, etag=etag)

@@ -64,7 +64,6 @@ class SourceStore(ReadOnlyStore):
         """See the protocol."""
 
     def fail_soon(self) -> None:
-        """See the protocol."""
         self._stopped.set()
         self.close()
 

@@ -185,7 +185,6 @@ class S3Store(SourceStore):
             return self._connected
 
     def close(self) -> None:
-        """See the protocol."""
         if self._connected is not None:
             self._connected.close()
 

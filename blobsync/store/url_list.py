@@ -91,14 +91,12 @@ class UrlListStore(SourceStore):
         self._final: dict[str, str] = {}
 
     def close(self) -> None:
-        """See the protocol."""
         with self._lock:
             transports, self._transports = list(self._transports.values()), {}
         for each in transports:
             each.close()
 
     def listed(self, name: str) -> ListedFile | None:
-        """See :class:`SourceStore`."""
         return self._files.get(name)
 
     def set_files(self, files: Mapping[str, ListedFile]) -> None:

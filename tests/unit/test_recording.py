@@ -16,7 +16,7 @@ import pytest
 
 from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import RemoteState
-from blobsync.direct.large_download import Recording, start_record
+from blobsync.direct.large_download import LandingRange, Recording, start_record
 from blobsync.direct.range_reads import CHUNK
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import relative_name
@@ -57,7 +57,7 @@ class Download:
 
     def write(self, recording: Recording, start: int, *lengths: int) -> None:
         """Write and record a range, as a downloading thread."""
-        landing = recording.range_at(start)
+        landing = LandingRange(recording, start)
         for length in lengths:
             self.part.write_at(start, BODY[start : start + length])
             landing.wrote(BODY[start : start + length])
@@ -155,7 +155,7 @@ def test_what_landed_before_is_put_on_record_little_by_little(download: Download
 
 def test_a_range_that_is_under_way_when_it_is_time_is_put_on_record_in_two(download: Download) -> None:
     recording = download.recording(after=5.0)
-    landing = recording.range_at(CHUNK)
+    landing = LandingRange(recording, CHUNK)
     download.part.write_at(CHUNK, BODY[CHUNK : 3 * CHUNK])
     landing.wrote(BODY[CHUNK : CHUNK + 50])
     landing.wrote(BODY[CHUNK + 50 : CHUNK + 100])

@@ -303,7 +303,6 @@ class CurlExchanges:
         self._look_again = 0.0
 
     def begin(self, key: object, request: HttpRequest) -> None:
-        """See the protocol."""
         handle = self._idle.pop() if self._idle else CurlHandle(self._origin, self._timeouts)
         handle.load(request)
         handle.easy.setopt(pycurl.MAXFILESIZE, request.most)
@@ -313,7 +312,6 @@ class CurlExchanges:
         self._multi.add_handle(handle.easy)
 
     def wait(self, seconds: float) -> list[tuple[object, Response | TransportError]]:
-        """See the protocol."""
         ended = self._step()
         if not ended and seconds > 0:
             sleep(self._multi, min(seconds, self._timeouts.read))
@@ -325,7 +323,6 @@ class CurlExchanges:
         return ended
 
     def close(self) -> None:
-        """See the protocol."""
         for each in list(self._under_way.values()):
             self._cut(each, Trouble.BROKEN)
         while self._idle:
@@ -399,7 +396,6 @@ class CurlTransport:
         self._idle: list[_Connection] = []
 
     def exchange(self, request: HttpRequest, sent: Sent | None = None) -> CurlResponse:
-        """See the protocol."""
         reports = request.body is not None and len(request.body) > _SMALL_BODY
         try:
             connection = self._idle.pop()
@@ -408,11 +404,9 @@ class CurlTransport:
         return CurlResponse(self, connection, request, sent if reports else None)
 
     def exchanges(self) -> CurlExchanges:
-        """See the protocol."""
         return CurlExchanges(self._origin, self.timeouts, self.closing)
 
     def close(self) -> None:
-        """See the protocol."""
         self.closing.set()
         while self._idle:
             cut(self._idle.pop())
@@ -456,7 +450,6 @@ class CurlResponse:
         self.attempts, self.body = self._handle.attempts(), b""
 
     def read(self, limit: int) -> bytes:
-        """See the protocol."""
         if self._closed:
             return b""
         pieces = self._handle.pieces
@@ -478,7 +471,6 @@ class CurlResponse:
         return piece[:limit]
 
     def close(self) -> None:
-        """See the protocol."""
         if self._closed:
             return
         pieces = self._handle.pieces

@@ -121,15 +121,12 @@ class SideBySide:
 
     @property
     def throttled(self) -> int:
-        """See the protocol."""
         return self._http.throttled
 
     def begin(self, key: object, order: Order) -> None:
-        """See the protocol."""
         self._go_on((key, self._steps_of(order)), None, None)
 
     def ended(self, seconds: float) -> list[tuple[object, Any]]:
-        """See the protocol."""
         self._resume()
         if self._ended:
             seconds = 0
@@ -147,7 +144,6 @@ class SideBySide:
         return ended
 
     def close(self) -> None:
-        """See the protocol."""
         self._exchanges.close()
 
     def _resume(self) -> None:

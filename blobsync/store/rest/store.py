@@ -260,7 +260,6 @@ class RestBlobStore:
         self._http.close()
 
     def fail_soon(self) -> None:
-        """See the protocol."""
         self._http.fail_soon()
 
     # -- reading ------------------------------------------------------------------------------------------
@@ -537,7 +536,6 @@ class RestBlobStore:
         return (name for page in found for name in self._understood("listing", names_without_content, page))
 
     def features(self) -> AccountFeatures:
-        """See the protocol."""
         from blobsync.store.rest.account_settings import ask  # late: most commands do not ask
 
         return ask(self._http)

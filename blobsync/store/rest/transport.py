@@ -183,7 +183,6 @@ class WholeResponse:
         self.attempts = attempts
 
     def read(self, limit: int) -> bytes:
-        """See :class:`Response`."""
         return b""
 
     def close(self) -> None:

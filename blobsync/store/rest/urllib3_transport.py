@@ -86,7 +86,6 @@ class Urllib3Transport:
         self._prefix = f"{origin.scheme}://{origin.netloc}" if whole else ""
 
     def exchange(self, request: HttpRequest, sent: Sent | None = None) -> Urllib3Response:
-        """See the protocol."""
         method, target, headers, body, _ = request
         fields = dict(headers)
         if body is not None:
@@ -112,7 +111,6 @@ class Urllib3Transport:
         return
 
     def close(self) -> None:
-        """See the protocol."""
         self._pool.close()
 
 
@@ -128,14 +126,12 @@ class Urllib3Response:
         self.attempts, self.body = 1, b""
 
     def read(self, limit: int) -> bytes:
-        """See the protocol."""
         try:
             return self._raw.read(limit)
         except (HTTPError, OSError) as error:
             raise TransportError(_trouble(error)) from error
 
     def close(self) -> None:
-        """See the protocol."""
         if getattr(self._raw, "length_remaining", None) == 0:
             # Responses without a body end only after a read.
             self._raw.read(1)
