@@ -24,7 +24,7 @@ from blobsync.base.events import (
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plan_reasons import Reason
-from blobsync.direct.thread_pool import RunState, Stopping
+from blobsync.direct.thread_pool import RunState, Stopping, Written
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, Route
 from blobsync.store.open_locations import OpenBlob, OpenLocation
@@ -144,12 +144,33 @@ def moved_by(engine: Engine, task: MoveTask, listener: Listener | None = None) -
 
 
 class RecordedRun(RunState):
-    """A run whose report can be read."""
+    """A run whose report can be read. It records the waits, the buffers that were taken, and what is about to be
+    written, which ``noting`` gets, too."""
 
     report: CollectedReport
 
-    def __init__(self, task: MoveTask, listener: Listener, budget: int) -> None:
+    def __init__(self, task: MoveTask, listener: Listener, budget: int = 1 << 30) -> None:
         super().__init__(task, CollectedReport(), listener, budget)
+        self.paced: list[int] = []
+        self.buffers: list[int] = []
+        self.noted: list[tuple[str, int, bytes | None]] = []
+        self.noting: Callable[[int, bytes | None], None] = lambda size, md5: None
+
+    def wait_for_rate(self, count: int) -> None:
+        super().wait_for_rate(count)
+        self.paced.append(count)
+
+    def about_to_write(self, *files: Written) -> None:
+        super().about_to_write(*files)
+        for action, size, md5 in files:
+            self.noted.append((action.path, size, md5))
+            self.noting(size, md5)
+
+    @contextmanager
+    def buffer(self, count: int) -> Iterator[None]:
+        with super().buffer(count):
+            self.buffers.append(count)
+            yield
 
 
 class Woken(threading.Condition):

@@ -19,7 +19,7 @@ from blobsync.base.redaction import HIDDEN, SignedUrl, _held, redact
 from blobsync.direct.copy_from_source import CopyFromSourceJob
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
-from blobsync.direct.thread_pool import MIB, Stopped, Written
+from blobsync.direct.thread_pool import MIB, Stopped
 from blobsync.direct.upload import BlockSizes
 from blobsync.local.fetch_records import FetchRecords
 from blobsync.local.os_errors import ChangedWhileReadError
@@ -28,7 +28,7 @@ from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.checksums import CRC64, JoinedCrc64, crc64_of_header
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobProperties, Checksum
-from blobsync.transfer.engines import NOTHING_COMPARED, CollectedReport, Moved, MoveTask
+from blobsync.transfer.engines import NOTHING_COMPARED, CollectedReport, Moved
 from tests.fakes.crc64 import crc64
 from tests.fakes.source_store import MemorySource
 from tests.fakes.store import MemoryStore, Request
@@ -46,24 +46,6 @@ RECORDED_WHOLE = "8R2aIe9T07E="
 
 def crc64_of(body: bytes) -> Checksum:
     return Checksum(CRC64, crc64(body).to_bytes(8, "big"))
-
-
-class Watched(RecordedRun):
-    """Adds up what it was asked to wait for, and remembers what is about to be written."""
-
-    def __init__(self, task: MoveTask) -> None:
-        self.heard = RecordingListener()
-        super().__init__(task, self.heard, 1 << 30)
-        self.paced = 0
-        self.noted: list[tuple[str, int, bytes | None]] = []
-
-    def wait_for_rate(self, count: int) -> None:
-        super().wait_for_rate(count)
-        self.paced += count
-
-    def about_to_write(self, *files: Written) -> None:
-        super().about_to_write(*files)
-        self.noted += [(action.path, size, md5) for action, size, md5 in files]
 
 
 class Place:
@@ -89,7 +71,8 @@ class Place:
         joining: Callable[[], JoinedCrc64] = JoinedCrc64,
     ) -> CopyFromSourceJob:
         task = copy(self.source, "x", self.there, "y", ["a"])
-        self.run = Watched(task)
+        self.heard = RecordingListener()
+        self.run = RecordedRun(task, self.heard)
         return CopyFromSourceJob(
             self.run,
             action or self.action(),
@@ -131,7 +114,7 @@ def test_a_crc64_of_the_whole_is_compared_with_that_of_the_blocks(place: Place) 
     moved = place.moved()
     assert moved.compared_by == "crc64nvme" and place.there.body("y/a") == BODY
     assert isinstance(moved.destination, RemoteState) and moved.destination.crc64 == crc64_of(BODY).value
-    assert len(place.there.asked("put_block_from_url")) == 3 and place.run.heard.bytes == len(BODY)
+    assert len(place.there.asked("put_block_from_url")) == 3 and place.heard.bytes == len(BODY)
     assert not place.source.inner.asked("get"), "no byte came here"
 
 
@@ -177,7 +160,7 @@ def test_an_md5_makes_one_block_up_to_a_gibibyte_and_other_blocks_have_64_mib(
     if not has_md5:
         place.source.hides_md5.add("x/a")
     task = copy(place.source, "x", place.there, "y", ["a"])
-    run = RecordedRun(task, RecordingListener(), 1 << 30)
+    run = RecordedRun(task, RecordingListener())
     ends = OpenBlob(place.source, "x"), OpenBlob(place.there, "y")
     assert CopyFromSourceJob(run, place.action(), *ends, comparing=False).open() == blocks
 
@@ -208,7 +191,7 @@ def test_an_etag_of_a_key_is_no_md5(place: Place) -> None:
 def test_comparing_reads_the_source_once(place: Place) -> None:
     assert place.moved(comparing=True).compared_by == "content"
     assert len(place.source.inner.asked("get")) == 1
-    assert place.run.paced == len(BODY), "only what comes here counts for the limit of the rate"
+    assert sum(place.run.paced) == len(BODY), "only what comes here counts for the limit of the rate"
 
 
 @pytest.mark.parametrize(
@@ -332,7 +315,7 @@ def test_nothing_is_fetched_after_an_interrupt(place: Place) -> None:
 
 def test_blobs_of_azure_are_not_copied_so(place: Place) -> None:
     task = copy(place.there, "x", place.there, "y", ["a"])
-    run = RecordedRun(task, RecordingListener(), 1 << 30)
+    run = RecordedRun(task, RecordingListener())
     with pytest.raises(ValueError, match="not outside Azure"):
         CopyFromSourceJob(run, task.actions[0], *([OpenBlob(place.there, "x")] * 2), comparing=False)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from blobsync.base.errors import PreconditionFailedError, StorageError
 from blobsync.base.file_states import DELETED, SNAPSHOT, RemoteState
 from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.direct.copy import CopyJob
-from blobsync.direct.thread_pool import MIB, Stopped, WorkerPool, Written
+from blobsync.direct.thread_pool import MIB, Stopped, WorkerPool
 from blobsync.direct.upload import BlockSizes
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobProperties
@@ -130,7 +129,7 @@ def test_blocks_of_64_mib_begin_above_256_mib(here: MemoryStore, there: MemorySt
     blob = here.blobs["x/a"]
     blob.info = blob.info._replace(size=size)
     task = copy(here, "x", there, "y", ["a"])
-    state = Paced(task, RecordingListener(), 0)
+    state = RecordedRun(task, RecordingListener(), 0)
     job = CopyJob(state, task.actions[0], OpenBlob(here, "x"), OpenBlob(there, "y"), None)
     assert job.open() == pieces
     for _ in range(pieces):
@@ -140,23 +139,6 @@ def test_blocks_of_64_mib_begin_above_256_mib(here: MemoryStore, there: MemorySt
     assert asked == ([(64 * MIB * number, length) for number, length in enumerate(lengths)] if pieces > 1 else [])
     # No byte passes here.
     assert state.paced == [0] * pieces
-
-
-class Paced(RecordedRun):
-    """Records the waits, and what is about to be written."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.paced: list[int] = []
-        self.noted: list[tuple[str, int, bytes | None]] = []
-
-    def about_to_write(self, *files: Written) -> None:
-        super().about_to_write(*files)
-        self.noted += [(action.path, size, md5) for action, size, md5 in files]
-
-    def wait_for_rate(self, count: int) -> None:
-        super().wait_for_rate(count)
-        self.paced.append(count)
 
 
 def changing(
@@ -325,7 +307,7 @@ def test_a_plan_that_saw_no_blob_has_it_looked_at(here: MemoryStore, there: Memo
 def test_what_a_blob_will_be_is_noted_before_it_is(here: MemoryStore, there: MemoryStore, size: int) -> None:
     md5 = here.add("x/a", b"1" * size).md5
     task = copy(here, "x", there, "y", ["a"])
-    state, noted = Paced(task, RecordingListener(), 0), list[tuple[str, int, bytes | None]]()
+    state, noted = RecordedRun(task, RecordingListener(), 0), list[tuple[str, int, bytes | None]]()
 
     def before(request: Request) -> None:
         if request.operation in ("put_from_url", "put_block_list"):

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import BlobsyncError, ChecksumError, LocalFileError, PreconditionFailedError, StorageError
-from blobsync.base.events import Listener
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.direct.large_download import LargeDownloadJob, OrderedHash, Piece
 from blobsync.direct.range_reads import CHUNK, Content
-from blobsync.direct.thread_pool import RunState, Stopped, Written
+from blobsync.direct.thread_pool import Stopped
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName
 from blobsync.local.os_errors import ChangedWhileReadError
@@ -27,34 +26,14 @@ from blobsync.local.resume_records import Journal, RangeRecord, RangeRecords, Re
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_plan import FileAction, KeptAttributes
 from blobsync.store.protocol import BlobProperties, block_id_of
-from blobsync.transfer.engines import CollectedReport, Moved, MoveTask
+from blobsync.transfer.engines import Moved
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import RecordingListener, download, local_state, remote_state
+from tests.fakes.tasks import RecordedRun, RecordingListener, download, local_state, remote_state
 
 PIECE = 1000
 SIZE = 2 * PIECE + 500
 BODY = random.Random(7).randbytes(2 * CHUNK)
 NAME = "p/large"
-
-
-class PacedRun(RunState):
-    """Adds up what it was asked to wait for; ``noting`` gets what is about to be written."""
-
-    report: CollectedReport
-
-    def __init__(self, task: MoveTask, listener: Listener) -> None:
-        super().__init__(task, CollectedReport(), listener, 1 << 20)
-        self.paced = 0
-        self.noting: Callable[[int, bytes | None], None] = lambda size, md5: None
-
-    def wait_for_rate(self, count: int) -> None:
-        super().wait_for_rate(count)
-        self.paced += count
-
-    def about_to_write(self, *files: Written) -> None:
-        super().about_to_write(*files)
-        for _, size, md5 in files:
-            self.noting(size, md5)
 
 
 class Place:
@@ -110,7 +89,7 @@ class Fetch:
     def __init__(self, place: Place, action: FileAction, records: RangeRecords | None, folder: LocalFolder) -> None:
         self.listener = RecordingListener()
         task = download(place.store, "p", place.root, ["large"])._replace(actions=[action])
-        self.run = PacedRun(task, self.listener)
+        self.run = RecordedRun(task, self.listener)
         relative = action.target or action.path
         self.job = LargeDownloadJob(self.run, action, place.store, NAME, folder, relative, PIECE, records)
 
@@ -142,7 +121,7 @@ def test_it_is_fetched_in_pieces_and_told_as_it_is(place: Place, *, records: boo
     assert state is not None and moved.destination == replace(state, md5=md5)
     assert moved.source is not None and moved.source.md5 == md5
     assert (moved.source.size, moved.reused) == (SIZE, 0)
-    assert (fetch.listener.bytes, fetch.listener.reused, fetch.run.paced) == (SIZE, 0, SIZE)
+    assert (fetch.listener.bytes, fetch.listener.reused, sum(fetch.run.paced)) == (SIZE, 0, SIZE)
     # Where there is no version before there are no blocks to compare.
     assert not place.store.asked("block_list") and not fetch.run.report.kept
     assert place.nothing_is_left()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from blobsync.base.errors import ChecksumError, PreconditionFailedError, StorageError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.relay import RelayEngine, RelayJob
-from blobsync.direct.thread_pool import MIB, Stopped, Written
+from blobsync.direct.thread_pool import MIB, Stopped
 from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob
@@ -42,31 +41,6 @@ BODY = random.Random(2).randbytes(SIZE)
 PNG = BlobProperties(content_type="image/png", tier="Cool", metadata={"k": "v"})
 
 
-class WatchedRun(RecordedRun):
-    """Records the waits, the buffers that were taken, and what is about to be written."""
-
-    def __init__(self, task: MoveTask) -> None:
-        self.heard = RecordingListener()
-        super().__init__(task, self.heard, 1 << 30)
-        self.paced: list[int] = []
-        self.buffers: list[int] = []
-        self.noted: list[tuple[str, int, bytes | None]] = []
-
-    def wait_for_rate(self, count: int) -> None:
-        super().wait_for_rate(count)
-        self.paced.append(count)
-
-    def about_to_write(self, *files: Written) -> None:
-        super().about_to_write(*files)
-        self.noted += [(action.path, size, md5) for action, size, md5 in files]
-
-    @contextmanager
-    def buffer(self, count: int) -> Iterator[None]:
-        with super().buffer(count):
-            self.buffers.append(count)
-            yield
-
-
 class Place:
     def __init__(self) -> None:
         self.here, self.there = MemoryStore("here"), MemoryStore("there")
@@ -79,7 +53,8 @@ class Place:
 
     def job(self, **changes: Any) -> RelayJob:
         task = copy(self.here, "x", self.there, "y", ["a"])
-        self.run = WatchedRun(task)
+        self.heard = RecordingListener()
+        self.run = RecordedRun(task, self.heard)
         job = RelayJob(self.run, self.action(**changes), OpenBlob(self.here, "x"), OpenBlob(self.there, "y"))
         self.here.requests.clear()
         self.there.requests.clear()
@@ -117,7 +92,7 @@ def test_a_small_blob_is_one_request_at_each_end(place: Place, size: int, *, wit
     moved = relay(place.job())
     told_right(place, moved, BODY[:size], version)
     assert place.asked() == [("get", 0, 0), ("put", 0, size)]
-    assert place.run.paced == place.run.buffers == [size] and place.run.heard.bytes == size
+    assert place.run.paced == place.run.buffers == [size] and place.heard.bytes == size
 
 
 @pytest.mark.parametrize("with_md5", [True, False])
@@ -132,7 +107,7 @@ def test_a_larger_blob_goes_in_blocks_of_4_mib(place: Place, *, with_md5: bool) 
         *(("put_block", 0, length) for length in lengths),
         ("put_block_list", 0, SIZE),
     ]
-    assert place.run.paced == place.run.buffers == lengths and place.run.heard.bytes == SIZE
+    assert place.run.paced == place.run.buffers == lengths and place.heard.bytes == SIZE
 
 
 def test_one_byte_more_than_a_request_takes_goes_in_blocks(place: Place) -> None:

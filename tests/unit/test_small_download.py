@@ -29,8 +29,7 @@ from blobsync.plan.transfer_plan import FileAction, KeptAttributes
 from blobsync.store.protocol import BlobProperties, GetOrder
 from blobsync.transfer.engines import Moved
 from tests.fakes.store import MemoryReader, MemoryStore, Request
-from tests.fakes.tasks import RecordingListener, action, download, local_state, remote_state
-from tests.unit.test_large_download import PacedRun
+from tests.fakes.tasks import RecordedRun, RecordingListener, action, download, local_state, remote_state
 
 BODY = os.urandom(CHUNK + 5)
 NAME = "p/a"
@@ -52,7 +51,7 @@ class Place:
     def job(self, action: FileAction | None = None, *, unnamed: bool = True) -> DownloadJob:
         action = action or self.action()
         task = download(self.store, "p", self.root, ["a"])
-        self.run = PacedRun(task, self.listener)
+        self.run = RecordedRun(task, self.listener)
         folder = LocalFolder(self.root, unnamed=unnamed)
         return DownloadJob(self.run, action, self.store, NAME, folder, action.target or action.path)
 
@@ -92,7 +91,7 @@ def test_it_appears_as_it_is_and_is_reported_as_it_is(place: Place, way: str, si
     assert state is not None and moved.destination == replace(state, md5=md5)
     # A lane counts the bytes itself, and takes no files where there is a cap.
     assert moved.compared_by == "" and place.listener.bytes == (size if way == "in the pool" else 0)
-    assert place.run.paced == (size if way == "in the pool" else 0)
+    assert sum(place.run.paced) == (size if way == "in the pool" else 0)
 
 
 @pytest.mark.parametrize("kept", [True, False])

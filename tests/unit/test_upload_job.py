@@ -7,8 +7,7 @@ import os
 import random
 import re
 from base64 import b64decode
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 
 from blobsync.base.errors import ChecksumError, LocalFileError, PreconditionFailedError, StorageError
 from blobsync.base.file_states import LocalState, RemoteState
-from blobsync.direct.thread_pool import ATTEMPTS, MIB, RunState, Stopped, Written
+from blobsync.direct.thread_pool import ATTEMPTS, MIB, Stopped
 from blobsync.direct.upload import BLOCKS_DROPPED, BlockIds, BlockSizes, UploadJob, precondition_of
 from blobsync.local.files import SourceFolder
 from blobsync.local.os_errors import ChangedWhileReadError
@@ -33,9 +32,9 @@ from blobsync.store.protocol import (
     PutOrder,
     block_id_of,
 )
-from blobsync.transfer.engines import CollectedReport, Moved
+from blobsync.transfer.engines import Moved
 from tests.fakes.store import MemoryStore, Request
-from tests.fakes.tasks import RecordingListener, action, local_state, remote_state, upload
+from tests.fakes.tasks import RecordedRun, RecordingListener, action, local_state, remote_state, upload
 
 NAME = "p/a.json"
 SINGLE = 100
@@ -43,33 +42,6 @@ BLOCK = block_size(3 * MIB)
 SIZE = 2 * BLOCK + 5
 BODY = random.Random(4).randbytes(SIZE)
 PIECES = [BODY[:BLOCK], BODY[BLOCK : 2 * BLOCK], BODY[2 * BLOCK :]]
-
-
-class WatchedRun(RunState):
-    """Records the waits, the buffers that were taken, and what is about to be written."""
-
-    report: CollectedReport
-
-    def __init__(self, place: Place) -> None:
-        self.listener_of_it = RecordingListener()
-        super().__init__(upload(place.root, place.store, "p"), CollectedReport(), self.listener_of_it, 1 << 30)
-        self.paced: list[int] = []
-        self.buffers: list[int] = []
-        self.noted: list[tuple[str, int, bytes | None]] = []
-
-    def about_to_write(self, *files: Written) -> None:
-        super().about_to_write(*files)
-        self.noted += [(action.path, size, md5) for action, size, md5 in files]
-
-    def wait_for_rate(self, count: int) -> None:
-        super().wait_for_rate(count)
-        self.paced.append(count)
-
-    @contextmanager
-    def buffer(self, count: int) -> Iterator[None]:
-        with super().buffer(count):
-            self.buffers.append(count)
-            yield
 
 
 class Place:
@@ -90,8 +62,8 @@ class Place:
         return upload(self.root, self.store, "p").actions[0]._replace(**changes)  # type: ignore[arg-type]
 
     def job(self, action: FileAction | None = None, *, journal: bool = True) -> UploadJob:
-        self.run = WatchedRun(self)
-        self.listener = self.run.listener_of_it
+        self.listener = RecordingListener()
+        self.run = RecordedRun(upload(self.root, self.store, "p"), self.listener)
         memory = BlockMemory(self.journal if journal else None, lambda text: None)
         self.store.requests.clear()
         return UploadJob(self.run, action or self.action(), SourceFolder(self.root), self.store, NAME, SINGLE, memory)
