@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from blobsync.ancestors.json_part import JsonPart, inner_properties, open_json
+from blobsync.ancestors.json_part import NOWHERE, JsonPart, inner_properties, open_json
 from blobsync.base.formatting import count_text
 from blobsync.base.redaction import Secret
 from blobsync.config.job_keys import read_only_words
@@ -194,7 +194,7 @@ class Volume:
 
     path: str
     kind: str
-    where: JsonPart = field(repr=False, compare=False)
+    where: JsonPart = field(default=NOWHERE, repr=False, compare=False)
     account: str = ""
     container: str = ""
     share: str = ""
@@ -233,7 +233,7 @@ class BatchAiJob:
     nodes: int
     toolkit: Toolkit
     std_prefix: str
-    file: JsonPart = field(repr=False, compare=False)
+    file: JsonPart = field(default=NOWHERE, repr=False, compare=False)
     volumes: tuple[Volume, ...] = ()
     inputs: tuple[JobDirectory, ...] = ()
     outputs: tuple[JobDirectory, ...] = ()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blobsync.ancestors.batchai_job import BatchAiJob, JobDirectory, Volume
+from blobsync.ancestors.batchai_record import RECORDED, record_job
 from blobsync.ancestors.batchai_runtime import HOSTS
 from blobsync.config.job_keys import LINKING, ONLY_ON, READ_ONLY_MODES, folder_mode
 from blobsync.config.known_keys import FOLDER_SUFFIX
@@ -66,8 +67,8 @@ def translate_job(
     folders, accounts = _folders(job, cluster, known_accounts, notes, writes=writes)
     _demand_volumes(job, {*folders, *cluster.prefixes})
     values: dict[str, Any] = {
-        # Where it becomes a cluster file, that is what is submitted again elsewhere.
-        "batchai": _batchai(job) if writes else {**_batchai(job), "job_file": _plain(job.file.document.file)},
+        # Where it becomes a file, that file is what moves.
+        "batchai": _batchai(job) if writes else {**_batchai(job), RECORDED: _plain(record_job(job))},
         **({"config_param": {f"{name}{FOLDER_SUFFIX}": entry for name, entry in folders.items()}} if folders else {}),
         **_setup(job, cluster),
         **({"timeout": str(job.seconds)} if job.seconds else {}),
@@ -294,8 +295,9 @@ def _spread(
 
 
 def _lacking(job: BatchAiJob, name: str, why: str, hint: str, notes: list[str], *, writes: bool) -> None:
-    """What jobs on the platform do not have: refused with its line, left out and named where it becomes a file."""
-    if not writes:
+    """What jobs on the platform do not have: refused with its line, left out and named where it becomes a file; a
+    recorded job, whose file is not here, moves without it."""
+    if job.file.has(name) and not writes:
         raise job.file.error(name, why, hint=hint)
     notes.append(job.file.sentence(name, f"left out: {why}"))
 

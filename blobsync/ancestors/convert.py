@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.ancestors.batchai_job import read_job_file
+from blobsync.ancestors.batchai_record import RECORDED, recorded_job
 from blobsync.ancestors.batchai_translate import NewAccount, Translation, translate_job
 from blobsync.ancestors.philly import philly_names, philly_variables
 from blobsync.base.errors import ConfigError, UsageError
@@ -17,8 +18,8 @@ from blobsync.config.account_files import account_file_names
 from blobsync.config.accounts import AccountFile, first_of
 from blobsync.config.job_keys import IDLE, LINKING, NOWHERE, read_only_words
 from blobsync.config.known_keys import CODE_KEY, PHILLY_MARKS
-from blobsync.config.loader import ClusterFile
-from blobsync.config.model import Cluster, FolderEntry
+from blobsync.config.loader import ClusterFile, flattened, reload_cluster
+from blobsync.config.model import Cluster, FolderEntry, Written
 from blobsync.config.project_root import CLUSTER_FOLDER
 from blobsync.config.scaffold import NewFile
 from blobsync.config.yaml_document import Document
@@ -44,9 +45,36 @@ class Conversion:
     notes: tuple[str, ...] = field(default=(), repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class MovedJob:
+    """A recorded job on another cluster: that cluster with the job file's keys, the job, and its secret variables."""
+
+    cluster: Cluster
+    translation: Translation
+    secrets: tuple[str, ...]
+
+
 def read_for(cluster: Cluster, job: Path, cluster_file: Path | None, environ: Mapping[str, str]) -> Translation:
     """The job file as a job on ``cluster``. Raises ``ConfigError``; nothing is changed."""
     return translate_job(read_job_file(job, cluster_file, environ), cluster, accounts_on_file(cluster.root, environ))
+
+
+def translate_again(cluster: Cluster, job_file: str | None, environ: Mapping[str, str]) -> MovedJob | None:
+    """A job that was submitted from a job file, as the same file on ``cluster``; None for other jobs, and where the
+    cluster has the file's keys already. ``job_file`` is what the job's option of that name holds.
+
+    Its secret variables are those of ``cluster``, because their values are recorded nowhere. Raises ``ConfigError`` for
+    what cannot be honoured there.
+    """
+    if job_file is None or cluster.written is None or cluster.text(f"batchai.{RECORDED}"):
+        return None
+    job, secrets = recorded_job(job_file)
+    translation = translate_job(job, cluster, accounts_on_file(cluster.root, environ))
+    values = {**translation.values, "secret_env": [*cluster.texts("secret_env"), *secrets]} if secrets else None
+    changed = {**cluster.written.overrides, **flattened(values or translation.values)}
+    written = Written(cluster.written.path, changed, cluster.written.values)
+    moved = reload_cluster(cluster.root, written, environ=environ, anew=True)
+    return MovedJob(moved, translation, secrets)
 
 
 def accounts_on_file(root: Path, environ: Mapping[str, str]) -> dict[tuple[str, str], str]:

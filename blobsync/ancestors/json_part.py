@@ -152,6 +152,10 @@ class JsonPart:
         return value
 
 
+# The place of what was read from no file.
+NOWHERE = JsonPart(Document("", {}, {}), (), {}, {}, ReadKeys())
+
+
 def _said(value: Any, path: KeyPath) -> Iterator[KeyPath]:
     """Every key below that says something, objects before what they hold.
 

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from blobsync.ancestors.batchai_record import RECORDED
 from blobsync.base.redaction import HIDDEN, is_secret_name, redact
 from blobsync.jobs.record import JobRecord, is_secret
 from blobsync.jobspec.spec import CodeRef, JobSpec
 
 # Options of a job, and keys of a cluster file, in which values of variables are.
-_WITH_VARIABLES = frozenset({"job_file", "variables"})
+_WITH_VARIABLES = frozenset({RECORDED, "variables"})
 # Those and what blobsync notes for itself.
 _NOT_SHOWN = _WITH_VARIABLES | {"lineage", "on_cpu", "sealed_marks", "earlier_marks", "own_env"}
 _KEYS_WITH_VARIABLES = frozenset({"env", *(f"batchai.{name}" for name in _WITH_VARIABLES)})

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from blobsync.ancestors.convert import MovedJob, translate_again
 from blobsync.backends.protocol import OneMachine, Plan, Refused, Unknown
 from blobsync.base.errors import (
     AmbiguousJobError,
@@ -23,7 +24,6 @@ from blobsync.base.errors import (
     JobNotFoundError,
     StoppedError,
     SubmissionUnknownError,
-    UsageError,
 )
 from blobsync.base.locations import BlobContainer, parse_store_location
 from blobsync.base.redaction import HIDDEN
@@ -157,13 +157,17 @@ def resubmit(
         demand_known(context.root, old.spec.code, old.run_id, is_ours=is_ours, environ=context.environ)
     code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
     notes = (_untaken(old.spec, cluster),) if old.spec.is_foreign else _left_behind(old, cluster)
+    # The keys of a job file are on top of the cluster's, as they were when it was submitted.
+    moved = translate_again(cluster, old.spec.options.get("job_file"), context.environ)
+    if moved:
+        cluster, notes = moved.cluster, moved.translation.notes
     with cluster.naming_lines():
         asked = (
             old
             if tasks is None or not old.spec.tasks
             else replace(old, spec=replace(old.spec, tasks=old.spec.tasks.only(tasks)))
         )
-        again = _in_lineage(_spec_again(context, asked, cluster, code.ref, num_gpu), old.spec)
+        again = _in_lineage(_spec_again(context, asked, cluster, code.ref, num_gpu, moved), old.spec)
         spec = _as_it_runs(context, cluster, again)
     if isinstance(old, RecalledJob):
         demand_agreed(old, spec, agree, cluster.file)
@@ -253,6 +257,7 @@ def _spec_again(
     cluster: Cluster,
     code: CodeRef | None,
     num_gpu: int | None,
+    moved: MovedJob | None,
 ) -> JobSpec:
     run_id = new_run_id(context.environ)
     spec = old.spec
@@ -278,11 +283,13 @@ def _spec_again(
             return same
         shape = shape_of(cluster, replace(request, options=spec.options))
         return replace(same, **shape._asdict())
-    if "job_file" in spec.options:
-        raise UsageError(
-            f"{spec.run_id} was submitted from a job file, whose command and size depend on the cluster",
-            hint=f"blobsync -c {cluster.name} submit --file JOB",
-        )
+    if moved:
+        again = replace(request, argv=moved.translation.argv, num_gpu=num_gpu, nodes=moved.translation.nodes)
+        spec = describe(cluster, replace(again, multi_process=None), run_id, code)
+        # The record as it was: it has the names of secrets, whose values are recorded nowhere.
+        options = spec.options.copy()
+        options["job_file"] = old.spec.options["job_file"]
+        return replace(spec, secret_env=tuple(sorted({*spec.secret_env, *moved.secrets})), options=options)
     # Elsewhere nodes have another size, and folders are in other places; the command and the GPUs stay.
     if num_gpu is None:
         request = replace(request, num_gpu=_gpus(spec), nodes=spec.nodes if spec.is_elastic else None)

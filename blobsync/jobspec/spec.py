@@ -234,7 +234,7 @@ class JobOptions(TypedDict, total=False):
     of a version whose marks had none. ``on_cpu``: its machine has no GPU.
 
     ``variables`` are set for each process, with its own values in place of ``$NAME``; ``wrapper`` are words before the
-    command; ``outputs`` names folders of results, from the root of the job on; ``job_file`` is the file it was made of.
+    command; ``outputs`` names folders of results, from the root of the job on; ``job_file`` is what it was made of.
 
     ``array`` to ``gres`` are options of ``sbatch`` that were given to ``submit``. ``spread`` are the orders of a
     transfer's tasks, with their seal. A job was not submitted from here, but by another program (``foreign``;

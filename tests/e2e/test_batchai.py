@@ -201,7 +201,7 @@ def demand_ranks(lab: Lab, job_id: str, *, nodes: int) -> None:
         assert re.fullmatch(r"a,b; /.+ \$\{HOME\}", found["MY_LIST"])
 
 
-def test_no_secret_of_a_job_file_is_recorded_and_its_job_stays_on_its_cluster(lab: Lab) -> None:
+def test_a_secret_of_a_job_file_is_asked_for_where_the_job_moves_to(lab: Lab) -> None:
     secrets = [{"name": "PIN", "value": "sentinel-pin"}]
     env = [{"name": "MY_LIST", "value": "x"}, {"name": "HUB_TOKEN", "value": "sentinel-token"}]
     lab.write("job.json", {"properties": lab.recipe(secrets=secrets, environmentVariables=env)})
@@ -209,7 +209,7 @@ def test_no_secret_of_a_job_file_is_recorded_and_its_job_stays_on_its_cluster(la
     assert lab.until(old)["status"] == "Completed", lab.run("q", old)
     lab.configure("there", "local", local={"slots": 4, "gpus": 0}, use_custom_docker=False)
     refused = lab.run("resubmit", old, "-t", "there", code=2)
-    assert "was submitted from a job file" in refused.err and "blobsync -c there submit --file JOB" in refused.err
+    assert "the job needs the secret variable HUB_TOKEN" in refused.err and "there.yaml" in refused.err
     kept = [path for path in lab.project.state.rglob("*") if path.is_file() and b"sentinel" in path.read_bytes()]
     assert kept == []
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from blobsync.ancestors.batchai_job import read_job_file
+from blobsync.ancestors.batchai_record import record_job
 from blobsync.backends.protocol import Outcome, Plan
 from blobsync.base.errors import (
     AccessDeniedError,
@@ -471,13 +473,19 @@ def test_an_elastic_job_that_moves_keeps_its_nodes_and_its_bounds(context: JobCo
     assert resubmit(context, replace(old, spec=without), to="us").record.spec.gpus_per_node == 0
 
 
-def test_a_job_from_a_job_file_does_not_move_to_another_cluster(context: JobContext) -> None:
+def test_a_job_file_of_batch_ai_is_translated_for_where_its_job_moves(context: JobContext, tmp_path: Path) -> None:
+    mpi = {"commandLine": "./a", "processCount": 4}
+    given = {"nodeCount": 2, "stdOutErrPathPrefix": "/logs", "customMpiSettings": mpi}
+    written = tmp_path / "job.json"
+    written.write_text(json.dumps({"properties": {**given, "secrets": [{"name": "PIN", "value": "sentinel"}]}}))
+    recorded = record_job(read_job_file(written, None, {}))
+    (tmp_path / "aux_data/aml/us.yaml").write_text("platform: local\nconfig_param: {}\nenv: {PIN: x, A_TOKEN: x}\n")
     old = send(context, "true")
-    old = replace(old, spec=replace(old.spec, options={**old.spec.options, "job_file": "job.json"}))
-    with pytest.raises(UsageError, match="was submitted from a job file") as refused:
-        resubmit(context, old, to="us")
-    assert refused.value.hint == "blobsync -c us submit --file JOB" and len(context.history.page()) == 1
-    assert resubmit(context, old).record.spec.options["job_file"] == "job.json"
+    done = resubmit(context, replace(old, spec=replace(old.spec, options={"job_file": recorded})), to="us")
+    new = done.record.spec
+    assert (new.argv, new.nodes, new.secret_env) == (("bash", "-c", "./a"), 1, ("A_TOKEN", "PIN"))
+    assert tuple(new.options["wrapper"])[:3] == ("mpirun", "-n", "4") and new.options["job_file"] == recorded
+    assert any("nodeCount: this machine is one node" in each for each in done.warnings)
 
 
 def test_a_job_that_waits_for_its_user_does_so_where_it_moves(context: JobContext) -> None:
