@@ -31,7 +31,7 @@ LIMIT = 0.25
 _PACK = """
 import sys
 from pathlib import Path
-from blobsync.code.archive import write_archive
+from blobsync.code.publish import write_archive
 from blobsync.code.packed_files import code_rules
 from blobsync.code.snapshot import take_snapshot
 from blobsync.config.model import Cluster

@@ -34,7 +34,7 @@ GATES: dict[str, tuple[str, ...]] = {
     "pathspec": ("local.ignore_patterns",),
     "sqlite3": (
         *("local.database", "local.index", "local.migration", "local.resume_records", "local.running_records"),
-        *("jobs.history", "jobs.timeline"),
+        "jobs.history",
     ),
     # What travels to compute nodes alone cannot import anything of ours.
     "subprocess": ("base.process", "node.standalone.old_python", "node.standalone.tensorboard_jupyter"),

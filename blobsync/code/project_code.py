@@ -12,8 +12,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
@@ -25,7 +25,6 @@ from blobsync.base.locations import BlobLocation
 from blobsync.base.process import DOCKER_VERSION, ProcessRunner, why_it_fails
 from blobsync.base.redaction import SasToken
 from blobsync.base.user_folders import locked
-from blobsync.code.archive import manifest, write_archive
 from blobsync.code.digest import MANIFEST_NAME
 from blobsync.code.git import GitState, ask_git
 from blobsync.code.packed_files import CodeRules, Decision, code_rules, why
@@ -34,9 +33,11 @@ from blobsync.code.publish import (
     RemoteCode,
     listed_digest,
     look_up_code,
+    manifest,
     prune_archives,
     publish_archive,
     published_digest,
+    write_archive,
 )
 from blobsync.code.snapshot import (
     BIGGEST,
@@ -230,7 +231,10 @@ class Code:
         place = self._place()
         state = self.current_state()
         demand_docker(DockerArgs.of(self._project.cluster), self._project.environ)
-        with self._scratch() as scratch:
+        parent = self._project.state.folder("code")
+        with tempfile.TemporaryDirectory(prefix="compile-", dir=parent, ignore_cleanup_errors=True) as folder:
+            scratch = Path(folder, "code")
+            scratch.mkdir()
             _compile(self._project.cluster, state.snapshot, scratch, self._runner)
             compiled = replace(
                 self._rules(), root=scratch, ignore=IgnoreRules(), excludes=(), ignore_files=False, chosen=True
@@ -285,29 +289,17 @@ class Code:
             state = find()
             digest = state.snapshot.digest
             there = look_up_code(place, digest)
-            result = CodeResult(
-                state=state,
-                status="unchanged",
-                remote=remote,
-                kept=remote.container.child(place.kept(digest)),
-                archive_bytes=None,
-                seconds=time.monotonic() - started,
-                notes=state.notes,
-            )
-            if there.digest == digest and there.kept:
-                return result if dry_run else replace(result, notes=(*result.notes, *self._record(str(remote), digest)))
-            if dry_run:
-                return replace(result, status="would_publish")
-            size = self._publish_archive(place, state, there)
-            removed, notes = self._prune(place, digest)
-            return replace(
-                result,
-                status="published",
-                archive_bytes=size,
-                seconds=time.monotonic() - started,
-                removed=removed,
-                notes=(*result.notes, *notes, *self._record(str(remote), digest)),
-            )
+            is_there = there.digest == digest and there.kept
+            status, size = "unchanged" if is_there else "would_publish" if dry_run else "published", None
+            removed, notes = (), state.notes
+            if status == "published":
+                size = self._publish_archive(place, state, there)
+                removed, more = self._prune(place, digest)
+                notes += more
+            if not dry_run:
+                notes += self._record(str(remote), digest)
+            kept, seconds = remote.container.child(place.kept(digest)), time.monotonic() - started
+            return CodeResult(state, status, remote, kept, size, seconds, removed, notes)
 
         return _steadily(once)
 
@@ -369,16 +361,6 @@ class Code:
             return sas_minter(project.cluster, project.environ)(entry.account, READ_BLOB, CODE_COPY_SECONDS)
 
         return CodePlace(project.connections.store(entry.account.container), entry.path, sas)
-
-    @contextmanager
-    def _scratch(self) -> Iterator[Path]:
-        folder = Path(tempfile.mkdtemp(prefix="compile-", dir=self._project.state.folder("code")))
-        try:
-            scratch = folder / "code"
-            scratch.mkdir()
-            yield scratch
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def code_entry_of(cluster: Cluster) -> CodeEntry:

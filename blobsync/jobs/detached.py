@@ -10,8 +10,7 @@ from pathlib import Path
 from blobsync.base.errors import BlobsyncError, CredentialError
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobspec.node_sas import known_accounts
-from blobsync.jobspec.seal_keys import run_key
+from blobsync.jobspec.node_secrets import known_accounts, run_key
 from blobsync.jobspec.spec import RunInfo, State
 from blobsync.spread.detached_result import Result, earlier_result
 from blobsync.spread.sealed_store import SealedStore

@@ -8,20 +8,23 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from blobsync.ancestors.batchai_runtime import renewed
 from blobsync.base.errors import AmbiguousJobError, JobNotFoundError, UnsafeNameError
 from blobsync.base.plain_json import made_of, parse_json
-from blobsync.jobs import timeline
 from blobsync.jobs.record import Home, JobFilter, JobRecord
+from blobsync.jobs.timeline import is_news, merged_states, reported_states
 from blobsync.jobspec.spec import JobOptions, JobRef, JobSpec, NodeChange, RunInfo, State, StateChange, TaskInfo
 from blobsync.jobspec.task_states import settled
 from blobsync.local.state_databases import jobs_database
 
+_T = TypeVar("_T")
 _ANY = JobFilter()
 _KEPT = """
 select * from jobs where backend in (select value from json_each(?1)) and native_id<>''
@@ -104,9 +107,8 @@ class History:
     def remove(self, run_id: str) -> None:
         """Forget a job that was not accepted."""
         with self._file.writing() as database:
-            database.execute("delete from jobs where run_id=?", (run_id,))
-            database.execute("delete from tasks where run_id=?", (run_id,))
-            timeline.forget_changes(database, run_id)
+            for table in ("jobs", "tasks", "node_changes", "state_changes"):
+                database.execute(f"delete from {table} where run_id=?", (run_id,))  # noqa: S608 - of our own words
 
     def update(self, record: JobRecord, info: RunInfo) -> JobRecord:
         """Record a backend's report; keeps what the backend has forgotten."""
@@ -121,8 +123,8 @@ class History:
                     *(known.started, known.ended, ",".join(known.nodes), now, record.run_id),
                 ),
             )
-            changes = timeline.add_sizes(database, record.run_id, info.changes) if record.spec.is_elastic else ()
-            states = timeline.add_states(database, record.submitted, known, now)
+            changes = _add_sizes(database, record.run_id, info.changes) if record.spec.is_elastic else ()
+            states = _add_states(database, record.submitted, known, now)
             if known.tasks and known.tasks != record.info.tasks:
                 values = json.dumps([astuple(task) for task in known.tasks])
                 database.execute("insert or replace into tasks values (?, ?)", (record.run_id, values))
@@ -135,7 +137,7 @@ class History:
         known = record.info.changes
         change = NodeChange(at, known[-1].running if known else 0, nodes)
         with self._file.writing() as database:
-            changes = timeline.add_sizes(database, record.run_id, (change,))
+            changes = _add_sizes(database, record.run_id, (change,))
         return replace(record, info=replace(record.info, changes=changes))
 
     def ask_cancel(self, record: JobRecord) -> JobRecord:
@@ -145,7 +147,7 @@ class History:
         with self._file.writing() as database:
             database.execute("update jobs set cancel_asked=1 where run_id=?", (record.run_id,))
             info = replace(canceling, states=(asked,))
-            states = timeline.add_states(database, record.submitted, info, asked.at)
+            states = _add_states(database, record.submitted, info, asked.at)
         return replace(record, cancel_asked=True, states=states)
 
     def with_secrets(self, backends: Sequence[str], tried_before: float) -> tuple[JobRecord, ...]:
@@ -227,7 +229,7 @@ class History:
         with self._file.reading() as database:
             rows = database.execute(query, values).fetchall()
             run_ids = [row["run_id"] for row in rows]
-            sizes, states = timeline.sizes_of(database, run_ids), timeline.states_of(database, run_ids)
+            sizes, states = _sizes_of(database, run_ids), _states_of(database, run_ids)
             of_these = "select * from tasks where run_id in (select value from json_each(?))"
             known = database.execute(of_these, (json.dumps(run_ids),)).fetchall()
         try:
@@ -247,6 +249,69 @@ def demand_one(wanted: str, run_ids: Sequence[str]) -> None:
     if len(run_ids) > 1:
         names = ", ".join(run_ids[:8])
         raise AmbiguousJobError(f"{len(run_ids):,} jobs could be {wanted!r}: {names}", hint="give more of the id")
+
+
+def _changes_of(
+    database: sqlite3.Connection, table: str, run_ids: Sequence[str], made: Callable[[sqlite3.Row], _T]
+) -> dict[str, tuple[_T, ...]]:
+    """The known changes of these jobs, by their times."""
+    query = f"select * from {table} where run_id in (select value from json_each(?)) order by run_id, at, rowid"  # noqa: S608
+    rows = groupby(database.execute(query, (json.dumps(run_ids),)), itemgetter("run_id"))
+    return {run_id: tuple(map(made, each)) for run_id, each in rows}
+
+
+def _sizes_of(database: sqlite3.Connection, run_ids: Sequence[str]) -> dict[str, tuple[NodeChange, ...]]:
+    return _changes_of(
+        database,
+        "node_changes",
+        run_ids,
+        lambda row: NodeChange(row["at"], row["running"], row["wanted"], bool(row["seen"])),
+    )
+
+
+def _states_of(database: sqlite3.Connection, run_ids: Sequence[str]) -> dict[str, tuple[StateChange, ...]]:
+    """A state of a newer blobsync is unknown here."""
+    known = {state.value: state for state in State}
+    return _changes_of(
+        database,
+        "state_changes",
+        run_ids,
+        lambda row: StateChange(row["at"], known.get(row["state"], State.UNKNOWN), row["restarts"], bool(row["seen"])),
+    )
+
+
+def _add_sizes(database: sqlite3.Connection, run_id: str, changes: Iterable[NodeChange]) -> tuple[NodeChange, ...]:
+    """Keep those that are new and change something; returns all that are known, in their order."""
+    known = list(_sizes_of(database, [run_id]).get(run_id, ()))
+    for change in changes:
+        before = [one for one in known if one.at <= change.at]
+        if not before or (change.running, change.wanted) != (before[-1].running, before[-1].wanted):
+            known.insert(len(before), change)
+            values = (run_id, change.at, change.running, change.wanted, change.seen)
+            # Another command may have written the same at this moment.
+            database.execute("insert or ignore into node_changes values (?, ?, ?, ?, ?)", values)
+    return tuple(known)
+
+
+def _add_states(database: sqlite3.Connection, submitted: float, info: RunInfo, now: float) -> tuple[StateChange, ...]:
+    """Record the states that a backend reported; one without a time was seen ``now``.
+
+    A recorded report of a moment stays, even if the backend reports that moment differently later. Returns all known
+    changes, in their order.
+    """
+    known = _states_of(database, [info.run_id]).get(info.run_id, ())
+    reported = {(change.at, change.restarts) for change in known if not change.seen}
+    fresh = [change for change in info.states if (change.at, change.restarts) not in reported]
+    news = [change for change in reported_states(replace(info, states=(*known, *fresh))) if change not in known]
+    known = tuple(sorted((*known, *news), key=lambda change: change.at))
+    last = merged_states(submitted, replace(info, states=known))[-1]
+    if is_news(last.state, info.state) or last.restarts < info.restarts:
+        news.append(StateChange(now, info.state, info.restarts, seen=True))
+        known = (*known, news[-1])
+    values = [(info.run_id, change.at, change.state.value, change.restarts, change.seen) for change in news]
+    # Another command may have written the same at this moment.
+    database.executemany("insert or ignore into state_changes values (?, ?, ?, ?, ?)", values)
+    return known
 
 
 def _settle(record: JobRecord, info: RunInfo) -> RunInfo:

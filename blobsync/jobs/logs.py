@@ -351,51 +351,36 @@ class _Copies:
         }
         fitting = [start for start in starts if log.begins <= start + self._size_of(_piece(stem, start))]
         start = max(fitting, default=log.begins)
-        later = _LaterPart(source, log, start)
         name = relative_name(_piece(stem, start), str(self._path), allowed=_LOG_NAME)
-        _continue(later, *later.files(), self._folder, name)
+        _continue(source, log, self._folder, name, start)
 
 
 def _piece(stem: str, start: int) -> str:
     return f"{stem}.from_byte_{start}.txt"
 
 
-@dataclass(frozen=True, slots=True)
-class _LaterPart:
-    """A log of another source from byte ``start`` on, as a log of its own."""
-
-    source: LogSource
-    log: LogFile
-    start: int
-    lags = False
-
-    def files(self) -> tuple[LogFile]:
-        size = None if self.log.size is None else self.log.size - self.start
-        return (replace(self.log, size=size, begins=max(0, self.log.begins - self.start)),)
-
-    def read(self, log: LogFile, start: int, end: int | None) -> bytes:
-        return self.source.read(self.log, start + self.start, None if end is None else end + self.start)
-
-
-def _continue(source: LogSource, log: LogFile, folder: LocalFolder, name: RelativeName) -> bool:
-    """Bring the copy of one log up to date; False where what follows on it has to come from another source."""
+def _continue(source: LogSource, log: LogFile, folder: LocalFolder, name: RelativeName, first: int = 0) -> bool:
+    """Bring the copy of one log, from its byte ``first`` on, up to date; False where what follows on it has to come
+    from another source."""
     with folder.grow(name) as copy:
-        if copy.size < log.begins:
+        end = first + copy.size
+        if end < log.begins:
             return False
-        if log.size is not None and copy.size > log.size:
-            return (source.lags and _is_behind(source, log, copy)) or _fetch_anew(source, log, folder, name, copy)
-        start = max(log.begins, copy.size - _COMPARED)
-        while log.size is None or copy.size < log.size:
-            body = source.read(log, start, copy.size + _CHUNK)
-            known = copy.size - start
+        if log.size is not None and end > log.size:
+            is_behind = source.lags and not first and _is_behind(source, log, copy)
+            return is_behind or _fetch_anew(source, log, folder, name, copy, first)
+        start = max(log.begins, first, end - _COMPARED)
+        while log.size is None or end < log.size:
+            body = source.read(log, start, end + _CHUNK)
+            known = end - start
             if not body:
                 return True
-            if body[:known] != copy.read_at(start, known):
-                return _fetch_anew(source, log, folder, name, copy)
+            if body[:known] != copy.read_at(start - first, known):
+                return _fetch_anew(source, log, folder, name, copy, first)
             if len(body) == known:
                 return True
             copy.append(body[known:])
-            start = copy.size
+            start = end = first + copy.size
         return True
 
 
@@ -406,18 +391,20 @@ def _is_behind(source: LogSource, log: LogFile, copy: GrowingFile) -> bool:
     return source.read(log, start, log.size) == copy.read_at(start, log.size - start)
 
 
-def _fetch_anew(source: LogSource, log: LogFile, folder: LocalFolder, name: RelativeName, copy: GrowingFile) -> bool:
+def _fetch_anew(
+    source: LogSource, log: LogFile, folder: LocalFolder, name: RelativeName, copy: GrowingFile, first: int
+) -> bool:
     """The whole log takes the place of the copy, in one step; False where the source has lost its beginning."""
-    if log.begins:
+    if log.begins > first:
         return False
-    fresh, size = folder.create(name), 0
+    fresh, end = folder.create(name), first
     try:
-        while log.size is None or size < log.size:
-            body = source.read(log, size, size + _CHUNK)
+        while log.size is None or end < log.size:
+            body = source.read(log, end, end + _CHUNK)
             if not body:
                 break
-            fresh.write_at(size, body)
-            size += len(body)
+            fresh.write_at(end - first, body)
+            end += len(body)
         fresh.commit(copy.state)
     finally:
         fresh.discard()

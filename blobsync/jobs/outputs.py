@@ -37,7 +37,7 @@ from blobsync.config.model import DEFAULT_CLUSTER, Cluster, StorageAccount
 from blobsync.config.trusted_links import TRUSTED_LINKS
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
-from blobsync.jobspec.node_sas import known_accounts
+from blobsync.jobspec.node_secrets import known_accounts
 from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec
 from blobsync.local.files import LocalFolder, SourceFile, WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.names import local_problem, relative_name

@@ -21,7 +21,7 @@ from blobsync.config.job_keys import refusal_of
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobspec.code_choice import code_entry
 from blobsync.jobspec.make_spec import SubmitRequest, demand_platform, describe
-from blobsync.jobspec.node_sas import grant
+from blobsync.jobspec.node_secrets import grant
 from blobsync.jobspec.spec import CodeRef
 from blobsync.local.state_dir import NAME
 from blobsync.store.connect import demand_usable

@@ -455,7 +455,7 @@ class JobQueries:
         return fetched
 
     def _mirrored(self, record: JobRecord, mirror: LogMirror) -> LogSource:
-        from blobsync.jobspec.node_sas import known_accounts
+        from blobsync.jobspec.node_secrets import known_accounts
         from blobsync.store.connect import connect
 
         account = known_accounts([self._context.cluster_of(record)]).get(mirror.container)
@@ -502,7 +502,7 @@ class JobQueries:
     def _code_files(self, record: JobRecord) -> Mapping[str, str]:
         """The files of a job's code. Raises ``ArchiveError``, ``ConfigError`` and ``StorageError``."""
         from blobsync.code.publish import published_files
-        from blobsync.jobspec.node_sas import known_accounts
+        from blobsync.jobspec.node_secrets import known_accounts
 
         code = record.spec.code
         assert code is not None

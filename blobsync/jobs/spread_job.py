@@ -20,7 +20,7 @@ from blobsync.jobs.states import refresh
 from blobsync.jobs.submit import new_run_id
 from blobsync.jobspec.make_spec import SubmitRequest, describe, read_seconds
 from blobsync.jobspec.node_archive import node_archive
-from blobsync.jobspec.seal_keys import run_key
+from blobsync.jobspec.node_secrets import run_key
 from blobsync.jobspec.spec import SERVICES, CodeRef, JobSpec, NodeArchiveRef, State, TaskArray
 from blobsync.plan.spreading import SpreadPlan
 from blobsync.spread.sealed_store import orders_seal

@@ -101,7 +101,7 @@ def _renewed(context: JobContext, record: JobRecord, backend: Backend[Any]) -> s
     """Give new SAS to a job whose SAS expire soon; returns why that failed, or an empty text."""
     if not isinstance(backend, Renewing):
         return ""
-    from blobsync.jobspec.node_sas import grant, is_lapsing  # late: only Kubernetes needs it
+    from blobsync.jobspec.node_secrets import grant, is_lapsing  # late: only Kubernetes needs it
     from blobsync.store.sas import sas_minter
 
     if not is_lapsing(backend.granted_at(record.ref), time.time()):

@@ -40,8 +40,7 @@ from blobsync.jobspec.code_choice import ChooseCode, CodeChoice, demand_known
 from blobsync.jobspec.interactive import entering_command, hold_text
 from blobsync.jobspec.make_spec import SubmitRequest, demand_platform, describe, find_mirror, shape_of
 from blobsync.jobspec.node_archive import node_archive, publish
-from blobsync.jobspec.node_sas import grant, known_accounts
-from blobsync.jobspec.seal_keys import with_job_keys
+from blobsync.jobspec.node_secrets import grant, known_accounts, with_job_keys
 from blobsync.jobspec.spec import OWN_OUTPUT, CodeRef, JobRef, JobSpec, own_inputs, owner_name
 from blobsync.jobspec.sweep import read_array
 from blobsync.jobspec.topology import asks_for_gpus, job_size_text

@@ -1,14 +1,11 @@
-"""What jobs did when: the changes of their states and sizes in the history's database, and how long each lasted.
+"""What jobs did when: the changes of their states and sizes, and how long each lasted. Pure.
 
 The times that a cluster reports count. Where it reports none, the time of asking is kept and marked as ``seen``.
 """
 
 from __future__ import annotations
 
-import json
-import sqlite3
 import time
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -141,69 +138,3 @@ def lasting_text(seconds: int) -> str:
     parts = [(seconds // 86_400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
     first = next((number for number, (value, _) in enumerate(parts) if value), 3)
     return " ".join(f"{value}{unit}" for value, unit in parts[first : first + 2])
-
-
-# The rows of some jobs: their ids as a list of JSON.
-_SIZES = "select * from node_changes where run_id in (select value from json_each(?)) order by at, rowid"
-_STATES = "select * from state_changes where run_id in (select value from json_each(?)) order by at, rowid"
-
-
-def sizes_of(database: sqlite3.Connection, run_ids: Sequence[str]) -> dict[str, tuple[NodeChange, ...]]:
-    """The known changes of these jobs' sizes, by their times."""
-    found: dict[str, tuple[NodeChange, ...]] = {}
-    for row in database.execute(_SIZES, (json.dumps(run_ids),)):
-        change = NodeChange(row["at"], row["running"], row["wanted"], bool(row["seen"]))
-        found[row["run_id"]] = (*found.get(row["run_id"], ()), change)
-    return found
-
-
-def states_of(database: sqlite3.Connection, run_ids: Sequence[str]) -> dict[str, tuple[StateChange, ...]]:
-    """The known changes of these jobs' states, by their times; a state of a newer blobsync is unknown here."""
-    found: dict[str, tuple[StateChange, ...]] = {}
-    known = {state.value: state for state in State}
-    for row in database.execute(_STATES, (json.dumps(run_ids),)):
-        state = known.get(row["state"], State.UNKNOWN)
-        change = StateChange(row["at"], state, row["restarts"], bool(row["seen"]))
-        found[row["run_id"]] = (*found.get(row["run_id"], ()), change)
-    return found
-
-
-def add_sizes(database: sqlite3.Connection, run_id: str, changes: Iterable[NodeChange]) -> tuple[NodeChange, ...]:
-    """Keep those that are new and change something; returns all that are known, in their order."""
-    known = list(sizes_of(database, [run_id]).get(run_id, ()))
-    for change in changes:
-        before = [one for one in known if one.at <= change.at]
-        if not before or (change.running, change.wanted) != (before[-1].running, before[-1].wanted):
-            known.insert(len(before), change)
-            values = (run_id, change.at, change.running, change.wanted, change.seen)
-            # Another command may have written the same at this moment.
-            database.execute("insert or ignore into node_changes values (?, ?, ?, ?, ?)", values)
-    return tuple(known)
-
-
-def add_states(database: sqlite3.Connection, submitted: float, info: RunInfo, now: float) -> tuple[StateChange, ...]:
-    """Record the states that a backend reported; one without a time was seen ``now``.
-
-    A recorded report of a moment stays, even if the backend reports that moment differently later. Returns all known
-    changes, in their order.
-    """
-    known = states_of(database, [info.run_id]).get(info.run_id, ())
-    reported = {(change.at, change.restarts) for change in known if not change.seen}
-    fresh = [change for change in info.states if (change.at, change.restarts) not in reported]
-    news = [change for change in reported_states(replace(info, states=(*known, *fresh))) if change not in known]
-    known = tuple(sorted((*known, *news), key=lambda change: change.at))
-    last = merged_states(submitted, replace(info, states=known))[-1]
-    if is_news(last.state, info.state) or last.restarts < info.restarts:
-        news.append(StateChange(now, info.state, info.restarts, seen=True))
-        known = (*known, news[-1])
-    for change in news:
-        values = (info.run_id, change.at, change.state.value, change.restarts, change.seen)
-        # Another command may have written the same at this moment.
-        database.execute("insert or ignore into state_changes values (?, ?, ?, ?, ?)", values)
-    return known
-
-
-def forget_changes(database: sqlite3.Connection, run_id: str) -> None:
-    """Remove all changes of a job."""
-    database.execute("delete from node_changes where run_id=?", (run_id,))
-    database.execute("delete from state_changes where run_id=?", (run_id,))

@@ -7,6 +7,7 @@ is recorded here (``config.trusted_code``), or is that of the code here; the nod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -62,11 +63,8 @@ def code_chooser(open_project: ProjectOpener, options: CodeOptions = _LAST) -> C
     """Choose the code at a cluster's ``code_path``."""
 
     def choose(cluster: Cluster) -> CodeChoice:
-        project = open_project(cluster)
-        try:
+        with closing(open_project(cluster)) as project:
             return choose_code(project, options)
-        finally:
-            project.close()
 
     return choose
 

@@ -10,7 +10,7 @@ from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.config.mapping import Resolution, is_below
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobspec.make_spec import own_output
-from blobsync.jobspec.seal_keys import own_lineage_keys
+from blobsync.jobspec.node_secrets import own_lineage_keys
 from blobsync.jobspec.spec import OWN_OUTPUT, JobSpec
 from blobsync.keep.checkpoint_sets import set_of
 from blobsync.keep.listing import Checkpoint, Restarted, SetsPlace, half_problem, list_sets, rule_of_jobs

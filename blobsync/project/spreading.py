@@ -28,7 +28,7 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.detached import closed
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.spread_job import SpreadRequest, demand_other_ended, demand_shared, spread_spec
-from blobsync.jobspec.seal_keys import own_spread_key
+from blobsync.jobspec.node_secrets import own_spread_key
 from blobsync.jobspec.spec import owner_name
 from blobsync.local.state_dir import KEY_FILE, StateDir
 from blobsync.plan.project_context import LivePart, ProjectContext

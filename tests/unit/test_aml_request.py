@@ -21,7 +21,7 @@ from blobsync.backends.aml.request import build_request
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.redaction import SasToken
 from blobsync.jobspec.make_spec import SubmitRequest, describe
-from blobsync.jobspec.node_sas import grant, service_rights
+from blobsync.jobspec.node_secrets import grant, service_rights
 from blobsync.jobspec.spec import LINEAGE_KEYS, CodeRef, NodeArchiveRef, Secrets
 from blobsync.jobspec.sweep import sweep
 from blobsync.store.sas import mint_sas

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import ArchiveError
-from blobsync.code.archive import write_archive
 from blobsync.code.git import GitState
 from blobsync.code.packed_files import code_rules
+from blobsync.code.publish import write_archive
 from blobsync.code.snapshot import CodeSnapshot, take_snapshot
 from blobsync.code.unpack import unpack_archive
 from blobsync.config.model import Cluster

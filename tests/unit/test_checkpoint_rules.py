@@ -14,7 +14,7 @@ from blobsync.config.known_keys import CHECKPOINT_KEYS
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
 from blobsync.jobspec.make_spec import SubmitRequest, describe
-from blobsync.jobspec.node_sas import rights_needed
+from blobsync.jobspec.node_secrets import rights_needed
 from blobsync.jobspec.spec import FolderLink, JobSpec
 from tests.fakes.jobs import make_spec
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles

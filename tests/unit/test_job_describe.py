@@ -11,7 +11,7 @@ from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
 from blobsync.jobs.submit import new_run_id
 from blobsync.jobspec.make_spec import SubmitRequest, demand_platform, describe, find_mirror, setup_lines
-from blobsync.jobspec.node_sas import grant, rights_needed
+from blobsync.jobspec.node_secrets import grant, rights_needed
 from blobsync.jobspec.spec import CodeRef, JobRef, LogMirror, TaskArray
 
 BOX = StorageAccount("box.yaml", "acct", "box", "https://acct.blob", account_key=Secret("a2V5"))

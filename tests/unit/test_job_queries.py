@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import ArchiveError, ConfigError, JobNotFoundError, UsageError
-from blobsync.code.archive import write_archive
 from blobsync.code.packed_files import code_rules
-from blobsync.code.publish import published_files
+from blobsync.code.publish import published_files, write_archive
 from blobsync.code.snapshot import take_snapshot
 from blobsync.config.loader import load_cluster
 from blobsync.jobs.compare import ComparedCode, compare_files, compare_records

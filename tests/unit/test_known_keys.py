@@ -47,7 +47,7 @@ from blobsync.config.known_keys import (
 from blobsync.config.loader import load_cluster, load_workspace
 from blobsync.config.model import Cluster
 from blobsync.jobspec.make_spec import SubmitRequest, describe
-from blobsync.jobspec.node_sas import rights_needed
+from blobsync.jobspec.node_secrets import rights_needed
 from blobsync.jobspec.spec import SERVICES, CodeRef
 from blobsync.store.sas import READ_FOLDER
 from tests.fakes.aml_configs import CONTAINER, ENTRY, RUN_ID, load

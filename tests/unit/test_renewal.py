@@ -20,7 +20,7 @@ from blobsync.base.redaction import Secret
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.states import recent
-from blobsync.jobspec.node_sas import is_lapsing
+from blobsync.jobspec.node_secrets import is_lapsing
 from blobsync.jobspec.spec import FolderLink, JobRef, RunInfo, Secrets, State
 from blobsync.node.job_stores import JobStores
 from blobsync.store.sas import JOB_SECONDS

@@ -13,7 +13,7 @@ from blobsync.backends.aml.job_secrets import node_secrets, with_seal_keys
 from blobsync.backends.kubernetes.request import SECRETS_KEY, with_own_keys
 from blobsync.base.errors import LocalFileError
 from blobsync.config.checkpoint_rule import CheckpointRule
-from blobsync.jobspec.seal_keys import own_lineage_keys, with_job_keys
+from blobsync.jobspec.node_secrets import own_lineage_keys, with_job_keys
 from blobsync.jobspec.spec import LINEAGE_KEYS, FolderLink, JobSpec, Secrets
 from tests.fakes.jobs import make_spec
 

@@ -16,7 +16,7 @@ from blobsync.config.model import Cluster
 from blobsync.direct.engine import DirectEngine
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.detached import NOT_VERIFIED, closed, end_told
-from blobsync.jobspec.seal_keys import run_key
+from blobsync.jobspec.node_secrets import run_key
 from blobsync.jobspec.spec import JobRef, RunInfo, State
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.spread import close

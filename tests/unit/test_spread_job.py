@@ -16,7 +16,7 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.spread_job import SpreadRequest, demand_other_ended, spread_spec, unended_jobs
 from blobsync.jobs.states import refresh
-from blobsync.jobspec.seal_keys import run_key
+from blobsync.jobspec.node_secrets import run_key
 from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, TaskArray
 from blobsync.plan.spreading import SpreadPlan
 from blobsync.spread.sealed_store import orders_seal

@@ -13,7 +13,7 @@ from blobsync.backends.aml.job_secrets import node_secrets, with_seal_keys
 from blobsync.base.errors import LocalFileError
 from blobsync.base.redaction import Secret
 from blobsync.base.seals import SealKey
-from blobsync.jobspec.seal_keys import own_spread_key, run_key, with_job_keys
+from blobsync.jobspec.node_secrets import own_spread_key, run_key, with_job_keys
 from blobsync.jobspec.spec import SPREAD_KEY, Secrets
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.job_stores import JobStores

@@ -37,7 +37,7 @@ from blobsync.jobs.record import JobRecord
 from blobsync.jobs.submit import hand_over, new_run_id, plan_job, resubmit, submit
 from blobsync.jobspec.code_choice import CodeChoice
 from blobsync.jobspec.make_spec import SubmitRequest
-from blobsync.jobspec.seal_keys import own_lineage_keys
+from blobsync.jobspec.node_secrets import own_lineage_keys
 from blobsync.jobspec.spec import LINEAGE_KEYS, CodeRef, JobRef, NodeArchiveRef, Secrets
 from tests.fakes.backend import FakeBackend
 from tests.fakes.store import MemoryStore, Request

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from blobsync.base.errors import ConfigError
 from blobsync.base.redaction import HIDDEN
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.jobspec.node_sas import known_accounts
+from blobsync.jobspec.node_secrets import known_accounts
 from blobsync.store.sas import JOB_FOLDER, JOB_SECONDS
 from blobsync.store.sas_token import sign_share_sas
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blobsync.config.model import Cluster
-from blobsync.jobspec.node_sas import reached_by_nodes
+from blobsync.jobspec.node_secrets import reached_by_nodes
 from blobsync.jobspec.spec import OWN_SECRETS, JobSpec, Secrets
 
 

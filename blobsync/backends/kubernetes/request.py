@@ -37,7 +37,7 @@ from blobsync.backends.kubernetes.pod import Mount, find_mounts, node_files, on_
 from blobsync.backends.kubernetes.settings import RESTRICTED_CONTEXT, KubernetesSettings
 from blobsync.base.errors import UsageError
 from blobsync.base.exit_codes import SETUP_FAILED_EXIT, shell_code
-from blobsync.jobspec.node_sas import rights_needed
+from blobsync.jobspec.node_secrets import rights_needed
 from blobsync.jobspec.spec import OWN_SECRETS, JobSpec, Secrets
 from blobsync.jobspec.sweep import array_text
 

@@ -1,13 +1,20 @@
-"""The SAS of a job's nodes: for which containers, with which rights, and when ``jobs.states`` sends new ones."""
+"""The secrets of a job's nodes: SAS of containers, and keys that seal what jobs write.
+
+``jobs.states`` sends new SAS before the old ones end. The keys, of each lineage of checkpoints and of each spread
+transfer, are derived from the user's, and never enter a container or a command line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from blobsync.base.errors import ConfigError, CredentialError
+from blobsync.base.errors import ConfigError, CredentialError, LocalFileError
+from blobsync.base.seals import SealKey
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.jobspec.spec import SERVICES, JobSpec, Secrets
+from blobsync.jobspec.spec import LINEAGE_KEYS, SERVICES, SPREAD_KEY, JobSpec, Secrets, lineage_of_job
+from blobsync.local.state_dir import user_key
 from blobsync.store.sas import JOB_FOLDER, JOB_LOGS, JOB_SECONDS, READ_FOLDER, ROTATED_FOLDER, SasForAccount
 from blobsync.store.sas_token import ordered_rights
 
@@ -121,3 +128,47 @@ def _secret_env(spec: JobSpec, clusters: Sequence[Cluster]) -> dict[str, str]:
 def _accounts(cluster: Cluster) -> list[StorageAccount]:
     accounts = [*(entry.account for entry in cluster.folders), *([cluster.code.account] if cluster.code else [])]
     return sorted(accounts, key=lambda account: account.granting_credential == "key")
+
+
+def own_lineage_keys(environ: Mapping[str, str]) -> Callable[[str], SealKey]:
+    """The user's keys, of any lineage. Raises ``LocalFileError`` if the user's own cannot be kept private."""
+    own = _own_key(environ, "checkpoints", "checkpoints: ", "their marks are")
+    return lambda lineage: own.derive("lineage", lineage_of_job(lineage))
+
+
+def own_spread_key(environ: Mapping[str, str]) -> SealKey:
+    """The user's key for spread transfers. Raises ``LocalFileError`` if it cannot be kept private."""
+    return _own_key(environ, "spread", "--nodes: ", "what workers say is")
+
+
+def _own_key(environ: Mapping[str, str], purpose: str, where: str, sealed: str) -> SealKey:
+    try:
+        return user_key(environ).derive(purpose)
+    except OSError as error:
+        raise LocalFileError(
+            f"{where}{error.filename or 'the folder of your configuration'}: {error.strerror}",
+            hint=f"{sealed} sealed with a key that is kept there: you alone must be able to write there",
+        ) from error
+
+
+def run_key(environ: Mapping[str, str], run: str) -> SealKey:
+    """The key of one spread transfer."""
+    return own_spread_key(environ).derive("run", run)
+
+
+def with_job_keys(
+    spec: JobSpec, secrets: Secrets, environ: Mapping[str, str], lineage_of: Callable[[str], str]
+) -> Secrets:
+    """The secrets of a job, with the key of its spread transfer, or the keys of its lineage and of those that it may
+    first start from.
+
+    ``lineage_of`` is the lineage of a job.
+    """
+    env = dict(secrets.env)
+    if run := str((spec.spread or {}).get("run") or ""):
+        env[SPREAD_KEY] = run_key(environ, run).secret.hex()
+    if rules := [folder.checkpoints for folder in spec.folders if folder.checkpoints]:
+        keys = own_lineage_keys(environ)
+        wanted = {spec.lineage, *(lineage_of_job(lineage_of(rule.restore_from)) for rule in rules if rule.restore_from)}
+        env[LINEAGE_KEYS] = json.dumps({lineage: keys(lineage).secret.hex() for lineage in sorted(wanted)})
+    return replace(secrets, env=env)
