@@ -79,11 +79,14 @@ def ask_git(root: Path, runner: ProcessRunner, environ: Mapping[str, str] | None
         if prefix is None:
             return None
         commit = git("rev-parse", "--verify", "--quiet", "HEAD")
-        filters = _filters(git("config", "--null", "--name-only", "--list") or "")
+        settings = (git("config", "--null", "--name-only", "--list") or "").split("\0")
+        filters = dict.fromkeys(found[1] for name in settings if (found := _FILTERS.match(name)))
         if any("=" in name for name in filters):
             # No git option can name it, so it cannot be disabled.
             return None
-        status = git(*_without(filters), *_STATUS)
+        # A file that equals the commit only through its filter then counts as changed, which is the safe result.
+        off = (f"{name}.{key}" for name in filters for key in ("clean=", "smudge=", "process=", "required=false"))
+        status = git(*(word for setting in off for word in ("-c", setting)), *_STATUS)
     except ProcessError:
         return None
     if status is None:
@@ -135,17 +138,3 @@ class Commit:
 
     def _git(self, *words: str) -> Completed:
         return _run(self._root, self._runner, self._environ, *words)
-
-
-def _filters(names: str) -> list[str]:
-    """The filters among all settings; ``names`` are the settings' names, with a NUL after each."""
-    return list(dict.fromkeys(found[1] for name in names.split("\0") if (found := _FILTERS.match(name))))
-
-
-def _without(filters: Iterable[str]) -> list[str]:
-    """Options that disable the programs of these filters.
-
-    A file that equals the commit only through its filter then counts as changed, which is the safe result.
-    """
-    settings = (f"{name}.{key}" for name in filters for key in ("clean=", "smudge=", "process=", "required=false"))
-    return [word for setting in settings for word in ("-c", setting)]

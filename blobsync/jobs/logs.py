@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -128,17 +129,15 @@ class FetchedLogs:
     def leading(self) -> str | None:
         """The latest log of rank 0. If no rank has written anything: the log of its launcher, or of the node."""
         ranked = [(known, name) for name in self.names if (known := rank_of(name))]
-        if not any(self._has_text(name) for _, name in ranked) and self._launcher_alone():
+        is_silent = not any(self._has_text(name) for _, name in ranked)
+        # Of a node that was not made ready, its own log says why.
+        if is_silent and self._has_text(_LAUNCHER_LOG) and not self._has_text(_PREPARE_LOG):
             return _LAUNCHER_LOG
         of_nodes = [name for name in self.names if name.startswith("system_logs/node_")]
         if not ranked:
             return next(iter([*of_nodes, *self.names]), None)
         first = min(known for known, _ in ranked)
         return max((name for known, name in ranked if known == first), key=_age_of)
-
-    def _launcher_alone(self) -> bool:
-        """Whether only the launcher reports why nothing ran; if a node was not made ready, the node's log says why."""
-        return self._has_text(_LAUNCHER_LOG) and not self._has_text(_PREPARE_LOG)
 
     def _has_text(self, name: str) -> bool:
         return name in self.names and self.path(name).is_file() and self.path(name).stat().st_size > 0
@@ -484,11 +483,11 @@ def search_logs(fetched: FetchedLogs, text: str, *, limit: int = MOST_FOUND) -> 
         return ()
     wanted = text.casefold()
     found: list[FoundLine] = []
-    for name, number, line in _lines(fetched, _system_last(fetched.names)):
-        if wanted in line.casefold():
-            found.append(FoundLine(name, number, line))
-            if len(found) == limit:
-                break
+    for name in _system_last(fetched.names):
+        with fetched.path(name).open(encoding="utf-8", errors="replace") as stream:
+            lines = enumerate(map(inert_line, log_lines(stream)), 1)
+            hits = (FoundLine(name, number, line) for number, line in lines if wanted in line.casefold())
+            found += islice(hits, limit - len(found))
     return tuple(found)
 
 
@@ -503,10 +502,3 @@ def log_causes(fetched: FetchedLogs) -> tuple[FoundCause, ...]:
 
 def _system_last(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (rank_of(name) is None, name))
-
-
-def _lines(fetched: FetchedLogs, names: Iterable[str]) -> Iterator[tuple[str, int, str]]:
-    for name in names:
-        with fetched.path(name).open(encoding="utf-8", errors="replace") as stream:
-            for number, line in enumerate(log_lines(stream), 1):
-                yield name, number, inert_line(line)

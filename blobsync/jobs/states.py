@@ -135,7 +135,8 @@ def _remove_secrets(context: JobContext, answered: Collection[str]) -> list[str]
             context.history.note_secrets(group, gone=True)
         except BlobsyncError as error:
             context.history.note_secrets(group, gone=False)
-            problems.append(_not_removed(group, error))
+            what = group[0].run_id if len(group) == 1 else f"{len(group):,} jobs that have ended"
+            problems.append(f"cluster {group[0].cluster} still has the secrets of {what}: {error.message}")
     return problems
 
 
@@ -231,11 +232,6 @@ def _not_confirmed(record: JobRecord, error: BlobsyncError) -> str:
 
 def _place_of(record: JobRecord) -> str:
     return record.home.key if record.home else record.cluster
-
-
-def _not_removed(records: Sequence[JobRecord], error: BlobsyncError) -> str:
-    what = records[0].run_id if len(records) == 1 else f"{len(records):,} jobs that have ended"
-    return f"cluster {records[0].cluster} still has the secrets of {what}: {error.message}"
 
 
 def _as_known(record: JobRecord) -> JobRecord:
