@@ -84,7 +84,7 @@ ROWS: tuple[ReadBack, ...] = (
             f"{_HOSTILE_CODE}a_folder_of_code_is_held_to_its_list",
         ),
         (
-            "code.digest:read_listed",
+            "code.unpack:read_listed",
             "code.project_code:Code.read_digest",
             "code.publish:published_digest",
             "code.publish:_list_in",

@@ -77,9 +77,9 @@ def _processes(part: JsonPart, nodes: int) -> int:
     return count
 
 
-def _script(name: str, *, mpi: bool) -> Callable[[JsonPart, int], Toolkit]:
+def _script(name: str) -> Callable[[JsonPart, int], Toolkit]:
     def read(part: JsonPart, nodes: int) -> Toolkit:
-        return Toolkit(name, _python(part, part.text("commandLineArgs")), _processes(part, nodes), uses_mpi=mpi)
+        return Toolkit(name, _python(part, part.text("commandLineArgs")), _processes(part, nodes), uses_mpi=True)
 
     return read
 
@@ -157,8 +157,8 @@ _READERS: Mapping[str, Callable[[JsonPart, int], Toolkit]] = {
     "tensorFlowSettings": _tensorflow,
     "caffeSettings": _caffe,
     "caffe2Settings": _caffe2,
-    "chainerSettings": _script("chainer", mpi=True),
-    "horovodSettings": _script("horovod", mpi=True),
+    "chainerSettings": _script("chainer"),
+    "horovodSettings": _script("horovod"),
     "customMpiSettings": _custom_mpi,
     "customToolkitSettings": _custom,
 }

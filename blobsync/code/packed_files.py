@@ -20,8 +20,8 @@ from blobsync.base.errors import ArchiveError, NothingMatchedError
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.user_folders import environment
-from blobsync.code.digest import MANIFEST_NAME
 from blobsync.code.secrets import LOOKED_AT, names_it, why_secret
+from blobsync.code.unpack import MANIFEST_NAME
 from blobsync.config.log_folder import log_folders_inside
 from blobsync.config.model import Cluster
 from blobsync.config.project_root import PROJECT_MARK

@@ -25,7 +25,6 @@ from blobsync.base.locations import BlobLocation
 from blobsync.base.process import DOCKER_VERSION, ProcessRunner, why_it_fails
 from blobsync.base.redaction import SasToken
 from blobsync.base.user_folders import locked
-from blobsync.code.digest import MANIFEST_NAME
 from blobsync.code.git import GitState, ask_git
 from blobsync.code.packed_files import CodeRules, Decision, code_rules, why
 from blobsync.code.publish import (
@@ -48,7 +47,7 @@ from blobsync.code.snapshot import (
     secret_configuration,
     take_snapshot,
 )
-from blobsync.code.unpack import digest_of_archive
+from blobsync.code.unpack import MANIFEST_NAME, digest_of_archive
 from blobsync.config.mapping import project_relative
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry
 from blobsync.config.trusted_code import is_digest, record_published

@@ -39,10 +39,10 @@ from blobsync.base.errors import (
 )
 from blobsync.base.events import BytesMoved, Expected, FilesDone, Listener
 from blobsync.base.redaction import SasToken
-from blobsync.code.digest import MANIFEST_NAME, digest_of_records, read_listed
 from blobsync.code.git import GitState
 from blobsync.code.packed_files import CodeFile
 from blobsync.code.snapshot import CodeSnapshot, open_source
+from blobsync.code.unpack import MANIFEST_NAME, digest_of_records, read_listed
 from blobsync.direct.upload import BlockIds
 from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlobStore, Precondition

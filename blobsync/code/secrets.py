@@ -48,16 +48,9 @@ class PossibleSecret:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    # ``needles`` are in small letters; the pattern is tried where one of them begins, and nowhere else.
-    what: str
-    needles: tuple[bytes, ...]
-    pattern: re.Pattern[bytes]
-
-
-def _kind(what: str, pattern: bytes, *needles: bytes) -> _Kind:
-    return _Kind(what, needles, re.compile(pattern, re.DOTALL))
+def _kind(what: str, pattern: bytes, *needles: bytes) -> tuple[str, re.Pattern[bytes], tuple[bytes, ...]]:
+    """``needles`` are in small letters; the pattern is tried where one of them begins, and nowhere else."""
+    return what, re.compile(pattern, re.DOTALL), needles
 
 
 # What may stand between a name and its value, and how JSON and URLs write "=".
@@ -156,12 +149,12 @@ def scan(data: bytes, *, configuration: bool = False) -> tuple[PossibleSecret, .
 
 def _by_form(data: bytes) -> Iterator[tuple[int, str]]:
     small = data.lower()
-    for kind in _KINDS:
-        for needle in kind.needles:
+    for what, pattern, needles in _KINDS:
+        for needle in needles:
             for at in _places(small, needle):
-                match = kind.pattern.match(data, at)
+                match = pattern.match(data, at)
                 if match and match[1] != _EMULATOR_KEY and _stands_apart(data, at, needle):
-                    yield at, kind.what
+                    yield at, what
     for at in _places(small, b"-----begin "):
         if _is_private_key(data, at):
             yield at, "a private key"

@@ -1,6 +1,6 @@
 """The code of a project as it is now: every file with the hash of its content, and one digest for all.
 
-The digest, which names the code archive, is that of ``code.digest``.
+The digest, which names the code archive, is that of ``code.unpack``.
 
 Hashes are kept in ``code/files.json`` of the state folder with what ``stat`` showed, so that unchanged code is known
 to be unchanged without reading it.
@@ -23,9 +23,9 @@ from blobsync.base.errors import LocalFileError, SecretsFoundError
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.plain_json import parse_json
 from blobsync.base.user_folders import replace_file
-from blobsync.code.digest import DigestRecord, digest_of_records
 from blobsync.code.packed_files import CodeFile, CodeRules, Decision, find_code
 from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, PossibleSecret, scan
+from blobsync.code.unpack import DigestRecord, digest_of_records
 from blobsync.local.files import SourceFile
 from blobsync.local.os_errors import ChangedWhileReadError
 

@@ -1,6 +1,11 @@
-"""Unpacks a code archive: checks everything before anything is written, and writes nothing outside the folder.
+"""Unpacks a code archive, and says the digest of its code: checks everything before anything is written, and writes
+nothing outside the folder.
 
-The inverse of ``archive``; compute nodes run it. An archive is untrusted input: its names pass the gate of
+The digest is the SHA-256 of one record per file, in the order of the names as Unicode: ``<mode> <sha256 of the content,
+hex> <path in UTF-8>`` and a zero byte; mode is ``644``, ``755``, or ``link``, whose content is where it points. Nothing
+else goes in: no clock, user, umask or commit.
+
+The inverse of ``publish``; compute nodes run it. An archive is untrusted input: its names pass the gate of
 ``local.names``, its sizes are bounded before a byte is inflated, its links come last and must lead inside. Code that
 came as a folder of blobs has the same digest, by the list of its files that lies among them.
 """
@@ -13,14 +18,48 @@ import shutil
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from blobsync.base.errors import ArchiveError, UnsafeNameError
-from blobsync.code.digest import MANIFEST_NAME, DigestRecord, digest_of_records, read_listed
+from blobsync.base.plain_json import parse_object
 from blobsync.local.names import relative_name
+
+# What init writes into the archive about itself; not part of the code.
+MANIFEST_NAME = ".blobsync-manifest.json"
+
+
+class DigestRecord(NamedTuple):
+    """One file of the code; ``sha256`` of its content, in hex. ``target`` is where a link points, empty in lists of an
+    older blobsync; it is not part of the digest, as the content of a link says it."""
+
+    mode: str
+    sha256: str
+    path: str
+    target: str = ""
+
+
+def digest_of_records(records: Iterable[DigestRecord]) -> str:
+    """The digest, in hex; ``records`` come in the order of their paths."""
+    whole = hashlib.sha256()
+    for mode, sha256, path, _ in records:
+        # Names in an archive may not be UTF-8; such a digest matches no code.
+        whole.update(f"{mode} {sha256} {path}\0".encode("utf-8", "surrogateescape"))
+    return whole.hexdigest()
+
+
+def read_listed(document: bytes) -> tuple[DigestRecord, ...]:
+    """The files that a manifest lists. Raises ``ValueError`` for what init did not write."""
+    try:
+        return tuple(
+            DigestRecord(str(file["mode"]), str(file["sha256"]), str(file["path"]), str(file.get("target") or ""))
+            for file in parse_object(document)["files"]
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("it lists no files") from error
+
 
 # Limits: what an archive contains besides the code, and the size of code whose size is unknown (bytes), and its
 # ratio to the archive's own size.
@@ -31,7 +70,7 @@ _PIECE = 1 << 20
 def unpack_archive(archive: Path, target: Path, digest: str, size: int) -> None:
     """Unpack into the empty folder ``target``, with run bits and symbolic links.
 
-    ``size`` is how many bytes all files have (0: not known), ``digest`` that of ``code.digest`` (empty: not known).
+    ``size`` is how many bytes all files have (0: not known), ``digest`` that of the code (empty: not known).
     Raises ``ArchiveError`` for an archive that differs from the submitted one or would write outside the folder, and
     what ``zipfile`` raises for one that is damaged.
     """

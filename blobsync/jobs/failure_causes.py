@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -277,11 +277,11 @@ CAUSES: tuple[Cause, ...] = (
 )
 
 
-def read_causes(log: str, lines: Iterable[str], causes: Sequence[Cause] = CAUSES) -> tuple[FoundCause, ...]:
+def read_causes(log: str, lines: Iterable[str]) -> tuple[FoundCause, ...]:
     """The causes that one log shows, in the order of the table."""
-    compiled = [(cause, re.compile(cause.pattern)) for cause in causes]
+    compiled = [(cause, re.compile(cause.pattern)) for cause in CAUSES]
     # Most lines match nothing: one search rules them out, instead of one per cause.
-    anything = re.compile("|".join(f"(?:{cause.pattern})" for cause in causes))
+    anything = re.compile("|".join(f"(?:{cause.pattern})" for cause in CAUSES))
     seen: dict[int, tuple[int, str, int]] = {}
     before: deque[str] = deque(maxlen=CONTEXT_LINES)
     for index, line in enumerate(map(_bounded, lines)):

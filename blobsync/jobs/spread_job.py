@@ -18,7 +18,7 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.states import refresh
 from blobsync.jobs.submit import new_run_id
-from blobsync.jobspec.make_spec import SubmitRequest, describe, read_seconds
+from blobsync.jobspec.make_spec import SubmitRequest, describe, time_limit
 from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.node_secrets import run_key
 from blobsync.jobspec.spec import SERVICES, CodeRef, JobSpec, NodeArchiveRef, State, TaskArray
@@ -102,7 +102,7 @@ def _demand_limit(cluster: Cluster, spec: JobSpec) -> None:
     """Raise ``UsageError`` unless the job ends before its SAS expire: a detached transfer cannot renew them."""
     if cluster.platform == "local":
         return
-    seconds, other = read_seconds(cluster, "timeout"), cluster.platform == "slurm" and cluster.text("slurm.time")
+    seconds, other = time_limit(cluster), cluster.platform == "slurm" and cluster.text("slurm.time")
     if seconds is None or other:
         instead = ", in place of slurm.time," if other else ""
         raise UsageError(

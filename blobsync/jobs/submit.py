@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from blobsync.ancestors.convert import MovedJob, translate_again
 from blobsync.backends.protocol import OneMachine, Plan, Refused, Unknown
@@ -41,7 +41,7 @@ from blobsync.jobspec.interactive import entering_command, hold_text
 from blobsync.jobspec.make_spec import SubmitRequest, demand_platform, describe, find_mirror, shape_of
 from blobsync.jobspec.node_archive import node_archive, publish
 from blobsync.jobspec.node_secrets import grant, known_accounts, with_job_keys
-from blobsync.jobspec.spec import OWN_OUTPUT, CodeRef, JobRef, JobSpec, own_inputs, owner_name
+from blobsync.jobspec.spec import OWN_OUTPUT, CodeRef, JobOptions, JobRef, JobSpec, own_inputs, owner_name
 from blobsync.jobspec.sweep import read_array
 from blobsync.jobspec.topology import asks_for_gpus, job_size_text
 from blobsync.local.index import Index
@@ -207,13 +207,16 @@ def _as_it_runs(context: JobContext, cluster: Cluster, spec: JobSpec) -> JobSpec
     """
     elsewhere = spec.platform != "local"
     archive = node_archive(context.environ).beside(spec.code) if spec.code and elsewhere else None
-    options = spec.options.copy()
-    options.pop("on_cpu", None)
-    if spec.gpus_per_node:
-        backend = context.own_backend(cluster)
-        if isinstance(backend, OneMachine) and not backend.has_gpus():
-            options["on_cpu"] = True
-    return replace(spec, node_archive=archive, options=options)
+    backend = context.own_backend(cluster) if spec.gpus_per_node else None
+    on_cpu = isinstance(backend, OneMachine) and not backend.has_gpus()
+    spec = replace(spec, node_archive=archive)
+    return _with_options(spec, "on_cpu", **({"on_cpu": True} if on_cpu else {}))
+
+
+def _with_options(spec: JobSpec, *gone: str, **more: Any) -> JobSpec:
+    """With these options, and without those that are gone."""
+    kept = {name: value for name, value in spec.options.items() if name not in gone}
+    return replace(spec, options=cast("JobOptions", {**kept, **more}))
 
 
 def _in_lineage(spec: JobSpec, old: JobSpec) -> JobSpec:
@@ -221,14 +224,10 @@ def _in_lineage(spec: JobSpec, old: JobSpec) -> JobSpec:
 
     A job that was submitted elsewhere has marks that this user's key cannot tell from anybody's: then a new lineage.
     """
-    options = spec.options.copy()
-    options.pop("earlier_marks", None)
-    options.pop("lineage", None)
+    taken: dict[str, Any] = {}
     if (spec.has_checkpoints or old.has_checkpoints) and not old.is_foreign and "recalled" not in old.options:
-        options["lineage"] = old.lineage
-        if old.has_earlier_marks:
-            options["earlier_marks"] = True
-    return replace(spec, options=options)
+        taken = {"lineage": old.lineage, **({"earlier_marks": True} if old.has_earlier_marks else {})}
+    return _with_options(spec, "earlier_marks", "lineage", **taken)
 
 
 def _not_gone_on_from(spec: JobSpec, old: JobSpec) -> str:
@@ -271,13 +270,9 @@ def _spec_again(
         return _foreign_again(cluster, spec, request, run_id, code)
     request = replace(request, hold=str(spec.hold or ""))
     if cluster.name == spec.cluster and cluster.platform == spec.platform and not old.by:
-        options = spec.options.copy()
-        options.pop("recalled", None)
-        options.pop("array", None)
-        options.pop("locks", None)
-        if spec.after and _has_ended(context, spec.after):
-            del options["after"]
-        same = replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id), options=options, tasks=tasks)
+        is_free = spec.after and _has_ended(context, spec.after)
+        same = _with_options(spec, "recalled", "array", "locks", *(["after"] if is_free else []))
+        same = replace(same, run_id=run_id, code=code, logs=find_mirror(cluster, run_id), tasks=tasks)
         if num_gpu is None:
             return same
         shape = shape_of(cluster, replace(request, options=spec.options))
@@ -299,11 +294,9 @@ def _with_own_variables(spec: JobSpec, old: JobSpec) -> JobSpec:
     """With the variables that were set for the old job alone; the values of secret ones are the cluster file's."""
     env = {name: old.env[name] for name in old.own_env if name in old.env}
     secret = {name for name in old.own_env if name in old.secret_env}
-    options = spec.options.copy()
-    if old.own_env:
-        options["own_env"] = list(old.own_env)
     kept = tuple(sorted({*spec.secret_env, *secret} - env.keys()))
-    return replace(spec, env={**spec.env, **env}, secret_env=kept, options=options)
+    spec = replace(spec, env={**spec.env, **env}, secret_env=kept)
+    return _with_options(spec, own_env=list(old.own_env)) if old.own_env else spec
 
 
 def _left_behind(old: JobRecord, cluster: Cluster) -> tuple[str, ...]:
@@ -356,9 +349,9 @@ def hand_over(
 ) -> Submitted:
     """Grant its rights, record it, hand it over; ``origin`` is another cluster whose containers it needs."""
     if spec.has_checkpoints:
-        spec = replace(spec, options={**spec.options, "sealed_marks": True})
+        spec = _with_options(spec, sealed_marks=True)
     if seen := _data_seen(context, cluster, spec):
-        spec = replace(spec, options={**spec.options, "locks": seen})
+        spec = _with_options(spec, locks=seen)
     backend, home = context.own_backend(cluster), home_of(cluster, context.environ)
     clusters = [cluster, *([origin] if origin else [])]
     spec, secrets, warnings = grant(spec, clusters, sas_minter(cluster, context.environ))

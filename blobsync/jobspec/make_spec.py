@@ -158,7 +158,7 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
         folders=tuple(folder_link(cluster, entry) for entry in cluster.folders),
         logs=find_mirror(cluster, run_id),
         setup=setup_lines(cluster),
-        timeout_s=read_seconds(cluster, "timeout"),
+        timeout_s=time_limit(cluster),
         preemptible=cluster.flag("preemption_allowed"),
         retries=cluster.number("retries") or 0,
         options=cast("JobOptions", options),
@@ -399,12 +399,10 @@ def setup_lines(cluster: Cluster) -> tuple[str, ...]:
     )
 
 
-def read_seconds(cluster: Cluster, key: str) -> int | None:
-    """Parse ``90m``, ``5h``, ``2d``, or a number of seconds."""
-    text = cluster.text(key)
-    if not text:
-        return None
-    seconds = duration_seconds(text)
-    if seconds is None:
-        raise ConfigError(f"{text!r} is not a duration: write 90m, 5h or 2d", file=cluster.file, key=key)
+def time_limit(cluster: Cluster) -> int | None:
+    """``timeout`` in seconds: ``90m``, ``5h``, ``2d``, or a number of seconds."""
+    text = cluster.text("timeout")
+    seconds = duration_seconds(text) if text else None
+    if text and seconds is None:
+        raise ConfigError(f"{text!r} is not a duration: write 90m, 5h or 2d", file=cluster.file, key="timeout")
     return seconds

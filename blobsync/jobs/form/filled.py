@@ -39,7 +39,7 @@ from blobsync.jobs.form.fields import (
 )
 from blobsync.jobs.preflight import refusals
 from blobsync.jobs.record import JobRecord
-from blobsync.jobspec.make_spec import SubmitRequest, demand_command, elastic_bounds, read_seconds, shape_of, tasks_of
+from blobsync.jobspec.make_spec import SubmitRequest, demand_command, elastic_bounds, shape_of, tasks_of, time_limit
 from blobsync.jobspec.spec import JobRef, JobSpec, TaskArray
 from blobsync.jobspec.submit_options import SLURM_OPTIONS, SUBMIT_OPTIONS, SubmitKeywords
 from blobsync.jobspec.sweep import array_text, sweep
@@ -391,7 +391,7 @@ def _each(cluster: Cluster, asked: AskedJob) -> Iterator[tuple[str, BlobsyncErro
         ("command" if request.tasks else "parallel", lambda: tasks_of(cluster, request)),
         ("elastic" if request.elastic else "", lambda: elastic_bounds(cluster, request)),
         (size, lambda: shape_of(cluster, request)),
-        ("timeout", lambda: read_seconds(cluster, "timeout")),
+        ("timeout", lambda: time_limit(cluster)),
         ("code", lambda: digest and demand_digest(digest, "--code")),
         ("ignore", lambda: parse_list(typed, "ignore")),
     )
