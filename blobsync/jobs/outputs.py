@@ -8,12 +8,11 @@ such a disk never replaces a file of the project: it may be all that is left of 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -355,9 +354,6 @@ def account_of(context: JobContext, cluster: Cluster, container: str) -> Storage
     return known
 
 
-_PIECE = 1 << 20
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class CopiedOutputs:
     """What became of the files on a disk: ``copied`` and verified, or in the project already (``present``)."""
@@ -424,36 +420,24 @@ def _copy(folder: LocalFolder, one: OutputFile, path: Path, boundary: str) -> bo
         return FileFailure(one.path, FailureCode.LINK_REFUSED, why, "copy the file itself, if you trust the link")
     name = relative_name(one.path)
     target = folder.path_of(name)
-    source = SourceFile(real)
-    try:
-        if os.path.lexists(target):
-            return _compare(one, Path(real), target)
-        part = folder.create(name, source.state.size)
-        try:
-            digest = hashlib.md5(usedforsecurity=False)
-            for offset in range(0, source.state.size, _PIECE):
-                piece = source.read_at(offset, min(_PIECE, source.state.size - offset))
-                digest.update(piece)
-                part.write_at(offset, piece)
+    is_new = not os.path.lexists(target)
+    with ExitStack() as opened:
+        source = SourceFile(real)
+        opened.callback(source.close)
+        if is_new:
+            part = folder.create(name, source.state.size)
+            opened.callback(part.discard)
+            part.copy_from(source.fd, 0, source.state.size)
             source.check_unchanged()
             part.commit(None)
-        finally:
-            part.discard()
-    finally:
-        source.close()
-    written = hash_file(Path(target))
-    if written is None or written.md5 != digest.digest():
+        elif not (os.path.isfile(target) or os.path.isdir(target) or os.path.islink(target)):
+            raise NotAFileError(target)
+    theirs, ours = hash_file(Path(real)), hash_file(Path(target))
+    if theirs and ours and (theirs.size, theirs.md5) == (ours.size, ours.md5):
+        return is_new
+    if is_new:
         why = f"{target} is not what was copied from {path}"
         return FileFailure(one.path, FailureCode.MD5_MISMATCH, why, "move it away, then run the same command again")
-    return True
-
-
-def _compare(one: OutputFile, path: Path, target: str) -> bool | FileFailure:
-    if not (os.path.isfile(target) or os.path.isdir(target) or os.path.islink(target)):
-        raise NotAFileError(target)
-    theirs, ours = hash_file(path), hash_file(Path(target))
-    if theirs and ours and (theirs.size, theirs.md5) == (ours.size, ours.md5):
-        return False
     why = f"{one.path}: the project has another version than {path}; it was left alone"
     hint = f"cp {shlex.quote(str(path))} {shlex.quote(target)} replaces it"
     return FileFailure(one.path, FailureCode.CONFLICT, why, hint)

@@ -12,11 +12,7 @@ import pytest
 import yaml
 
 from tests.e2e.world import Container, Project
-from tests.servers.slurm_cluster import SlurmCluster
-from tests.servers.slurm_fixture import slurm_cluster
 from tests.waiting import wait_until
-
-__all__ = ["slurm_cluster"]
 
 pytestmark = pytest.mark.e2e
 
@@ -132,25 +128,3 @@ def test_outputs_of_a_linked_folder_have_links_once_they_are_uploaded(project: P
     (project.root / path).write_bytes(b"another")
     changed = project.run("outputs", job_id, "deep/model.bin", "--url")
     assert changed.code == 2 and "is not known to be what" in changed.err and "sig=" not in changed.out
-
-
-@pytest.mark.soak
-@pytest.mark.slurm
-def test_outputs_of_a_shared_root_come_into_the_project(
-    project: Project, container: Container, slurm_cluster: SlurmCluster, tmp_path: Path
-) -> None:
-    project.environ.update(slurm_cluster.environ)
-    shared = tmp_path / "shared"
-    configure(project, container, output="per_job", platform="slurm", slurm={"shared_root": str(shared)})
-    file = project.root / "aux_data/aml/aml.yaml"
-    file.write_text(file.read_text().replace("mode: upload", "mode: link"))
-    assert project.run("init").code == 0
-    done = project.run("--json", "-n", "0", "submit", "--wait", "python3", "write.py")
-    job_id = done.data["job_id"]
-    path = f"output/{job_id}/deep/model.bin"
-    assert (shared / path).exists() and not (project.root / path).exists(), str(done)
-    copied = project.run("--json", "outputs", job_id, "--download")
-    assert (copied.code, copied.data["copied"]) == (0, 1), str(copied)
-    assert (project.root / path).read_bytes() == b"a model"
-    assert project.run("u", path).code == 0
-    assert project.run("outputs", job_id, "--url").code == 0

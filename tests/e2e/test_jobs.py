@@ -902,13 +902,6 @@ def test_a_time_limit_ends_a_job_of_this_machine(lab: Lab) -> None:
     assert lab.project.run("logs", job_id).out.startswith("begun") or not begun.exists()
 
 
-def test_a_new_projects_configuration_starts_as_many_processes_as_it_is_asked_for(lab: Lab) -> None:
-    lab.configure("here", **NEW, local={"slots": 4, "gpus": 0})
-    job_id = lab.submit("here", TELL, gpus=2)
-    assert lab.until(job_id)["processes"] == 2
-    assert sorted(lab.run("logs", job_id, "--rank", str(rank)).out.strip() for rank in (0, 1)) == told(2)
-
-
 @pytest.mark.parametrize("cluster", ["here", pytest.param("uni", marks=[pytest.mark.slurm, pytest.mark.soak])])
 def test_no_gpu_is_one_process_that_sees_none(lab: Lab, cluster: str) -> None:
     lab.configure("here", "local", gpu_per_node=2, local={"slots": 4, "gpus": 2}, timeout="1h")

@@ -9,7 +9,6 @@ from blobsync.ancestors.batchai_runtime import VARIABLES
 from blobsync.base.errors import ConfigError, CredentialError, SasPermissionError, UsageError
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
-from blobsync.jobs.submit import new_run_id
 from blobsync.jobspec.make_spec import SubmitRequest, demand_platform, describe, find_mirror, setup_lines
 from blobsync.jobspec.node_secrets import grant, rights_needed
 from blobsync.jobspec.spec import CodeRef, JobRef, LogMirror, TaskArray
@@ -245,12 +244,6 @@ def test_a_job_that_moves_may_read_its_code_where_it_was() -> None:
     _, secrets, _ = grant(spec, [new, old], token)
     assert secrets.sas == {"https://acct.blob/box": "sp=rl&sig=SENTINEL"}
     assert secrets.env == {"MY_TOKEN": "theirs"}
-
-
-def test_run_ids_are_legal_everywhere() -> None:
-    first, second = new_run_id({"USER": "Ann.O'Neil@corp"}, 17.5), new_run_id({"USER": "Ann.O'Neil@corp"}, 17.5)
-    assert first.startswith("ann-o-neil-corp_17_") and first != second
-    assert new_run_id({"USER": "\N{SNOWMAN}"}, 1.0).startswith("job_1_")
 
 
 PHILLY = {"vc": "team", "blob_mount_point": "/blob", "user_name": "joe"}

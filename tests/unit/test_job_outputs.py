@@ -268,12 +268,6 @@ def test_no_link_leads_a_copy_out_of_either_folder(desk: Desk, tmp_path: Path) -
     assert "config trust-link" in str(refused.failures[0].hint)
 
 
-def test_a_linked_folder_that_is_not_there_is_reported(desk: Desk) -> None:
-    spec = replace(OWN, folders=(replace(OUT, mode="link", source="/not/mounted/output"),), platform="slurm")
-    found = list_outputs(desk.context(platform="slurm"), desk.record(spec))
-    assert found.files == () and found.notes == ("output of this job is /not/mounted/output, which is not there",)
-
-
 def test_a_download_needs_the_folder_where_the_job_had_it(desk: Desk) -> None:
     desk.put(f"mine/output/{RUN}/a.txt", 3)
     found = list_outputs(desk.context(), desk.record(OWN))
