@@ -227,7 +227,7 @@ ROWS: tuple[ReadBack, ...] = (
             "jobs.history:History._select",
             "backends.local.run_files:RunFiles.read_wanted",
             "backends.local.supervisor:Supervisor.__init__",
-            "ancestors.batchai_record:recorded_job",
+            "ancestors.batchai_job:recorded_job",
             "jobs.record:Home.from_json",
             "local.resume_records:_object",
             "local.running_records:RunningRecords.each",

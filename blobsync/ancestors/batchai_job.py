@@ -1,21 +1,26 @@
 """A Batch AI job file and its cluster file as values, and each toolkit's settings as a command.
 
-Pure, but for reading the two files.
+The record of a job keeps its file too, so that ``resubmit`` can translate it for another cluster. No secret is in it:
+values of ``secrets``, and of variables that are named like secrets, are kept by name only. Pure, but for reading files.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from blobsync.ancestors.json_part import NOWHERE, JsonPart, inner_properties, open_json
+from blobsync.ancestors.json_part import NOWHERE, JsonPart, ReadKeys, inner_properties, open_json
+from blobsync.base.errors import JobError
 from blobsync.base.formatting import count_text
-from blobsync.base.redaction import Secret
+from blobsync.base.plain_json import made_of, parse_object
+from blobsync.base.redaction import Secret, is_secret_name
 from blobsync.config.job_keys import read_only_words
+from blobsync.config.yaml_document import Document
 
 # What a shell reads as one word, with its variables replaced.
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,~-]*(?:\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})[A-Za-z0-9_./:=@%+,~-]*)*")
@@ -456,3 +461,45 @@ def _time_limit(part: JsonPart | None) -> int | None:
     if not total:
         raise part.error("maxWallClockTime", "is not a time: write P7D, PT1H30M or 7.00:00:00")
     return total
+
+
+# The option of a job, and the key of ``batchai`` in a cluster file, that hold the text.
+RECORDED = "job_file"
+_VOLUME = ("path", "kind", "account", "container", "share", "read_only")
+_IMAGE = ("name", "server", "username", "shm_size")
+
+
+def record_job(job: BatchAiJob) -> str:
+    """The job as one line of JSON."""
+    env = {name: value for name, value in job.env.items() if not is_secret_name(name)}
+    values = {
+        "file": job.file.document.file,
+        "nodes": job.nodes,
+        "toolkit": asdict(job.toolkit),
+        "std_prefix": job.std_prefix,
+        "volumes": [{name: getattr(one, name) for name in _VOLUME} for one in job.volumes],
+        "inputs": [asdict(one) for one in job.inputs],
+        "outputs": [asdict(one) for one in job.outputs],
+        "setup": list(job.setup),
+        "env": env,
+        "secrets": sorted({*job.secrets, *(job.env.keys() - env.keys())}),
+        "image": {name: getattr(job.image, name) for name in _IMAGE} if job.image else None,
+        "seconds": job.seconds,
+        "priority": job.priority,
+    }
+    return json.dumps(values, sort_keys=True)
+
+
+def recorded_job(text: str) -> tuple[BatchAiJob, tuple[str, ...]]:
+    """The job file that a job was submitted from, and the names of its secret variables.
+
+    Raises ``JobError`` for a record that blobsync did not write.
+    """
+    try:
+        values = parse_object(text)
+        file = JsonPart(Document(str(values.pop("file")), {}, {}), (), {}, {}, ReadKeys())
+        secrets = tuple(map(str, values.pop("secrets")))
+        job = made_of(BatchAiJob, values)
+    except (ValueError, KeyError, TypeError) as error:
+        raise JobError("the job file that the job was submitted from cannot be read any more") from error
+    return replace(job, file=file, volumes=tuple(replace(one, where=file) for one in job.volumes)), secrets

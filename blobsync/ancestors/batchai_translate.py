@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from blobsync.ancestors.batchai_job import BatchAiJob, JobDirectory, Volume
-from blobsync.ancestors.batchai_record import RECORDED, record_job
+from blobsync.ancestors.batchai_job import RECORDED, BatchAiJob, JobDirectory, Volume, record_job
 from blobsync.ancestors.batchai_runtime import HOSTS
 from blobsync.config.job_keys import LINKING, ONLY_ON, READ_ONLY_MODES, folder_mode
 from blobsync.config.known_keys import FOLDER_SUFFIX

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blobsync.ancestors.batchai_job import read_job_file
-from blobsync.ancestors.batchai_record import RECORDED, recorded_job
+from blobsync.ancestors.batchai_job import RECORDED, read_job_file, recorded_job
 from blobsync.ancestors.batchai_translate import NewAccount, Translation, translate_job
 from blobsync.ancestors.philly import philly_names, philly_variables
 from blobsync.base.errors import ConfigError, UsageError

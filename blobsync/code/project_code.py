@@ -290,7 +290,7 @@ class Code:
             there = look_up_code(place, digest)
             is_there = there.digest == digest and there.kept
             status, size = "unchanged" if is_there else "would_publish" if dry_run else "published", None
-            removed, notes = (), state.notes
+            removed, notes = tuple[str, ...](), state.notes
             if status == "published":
                 size = self._publish_archive(place, state, there)
                 removed, more = self._prune(place, digest)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from blobsync.ancestors.batchai_record import RECORDED
+from blobsync.ancestors.batchai_job import RECORDED
 from blobsync.base.redaction import HIDDEN, is_secret_name, redact
 from blobsync.jobs.record import JobRecord, is_secret
 from blobsync.jobspec.spec import CodeRef, JobSpec

@@ -207,10 +207,12 @@ def _as_it_runs(context: JobContext, cluster: Cluster, spec: JobSpec) -> JobSpec
     """
     elsewhere = spec.platform != "local"
     archive = node_archive(context.environ).beside(spec.code) if spec.code and elsewhere else None
-    backend = context.own_backend(cluster) if spec.gpus_per_node else None
-    on_cpu = isinstance(backend, OneMachine) and not backend.has_gpus()
-    spec = replace(spec, node_archive=archive)
-    return _with_options(spec, "on_cpu", **({"on_cpu": True} if on_cpu else {}))
+    spec = _with_options(replace(spec, node_archive=archive), "on_cpu")
+    if spec.gpus_per_node:
+        backend = context.own_backend(cluster)
+        if isinstance(backend, OneMachine) and not backend.has_gpus():
+            return _with_options(spec, on_cpu=True)
+    return spec
 
 
 def _with_options(spec: JobSpec, *gone: str, **more: Any) -> JobSpec:
@@ -281,9 +283,8 @@ def _spec_again(
         again = replace(request, argv=moved.translation.argv, num_gpu=num_gpu, nodes=moved.translation.nodes)
         spec = describe(cluster, replace(again, multi_process=None), run_id, code)
         # The record as it was: it has the names of secrets, whose values are recorded nowhere.
-        options = spec.options.copy()
-        options["job_file"] = old.spec.options["job_file"]
-        return replace(spec, secret_env=tuple(sorted({*spec.secret_env, *moved.secrets})), options=options)
+        spec = _with_options(spec, job_file=old.spec.options["job_file"])
+        return replace(spec, secret_env=tuple(sorted({*spec.secret_env, *moved.secrets})))
     # Elsewhere nodes have another size, and folders are in other places; the command and the GPUs stay.
     if num_gpu is None:
         request = replace(request, num_gpu=_gpus(spec), nodes=spec.nodes if spec.is_elastic else None)

@@ -7,14 +7,13 @@ reads twice, would undo that, a placeholder is refused: there the variable ``BLO
 
 from __future__ import annotations
 
-import csv
 import io
 import itertools
 import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -162,6 +161,8 @@ def _values(word: str, part: str) -> Iterable[str]:
 
 def _read_file(path: Path) -> Group:
     """The lines of a CSV file with a heading, the objects of a JSONL file, or the list of a YAML file."""
+    import csv  # late: commands that look at jobs read no such file
+
     reader = {".csv": _csv, ".jsonl": _jsonl, ".yaml": _yaml, ".yml": _yaml}.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"--sweep-file {path}: neither .csv nor .jsonl nor .yaml", path=str(path))
@@ -187,6 +188,8 @@ def _read_file(path: Path) -> Group:
 
 
 def _csv(text: str) -> Iterator[dict[str, Any]]:
+    import csv
+
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     heading = next(lines, [])
     if len(set(heading)) < len(heading):
@@ -262,7 +265,7 @@ def with_parameters(spec: JobSpec, number: int) -> JobSpec:
     if tasks is None or spec.spread is not None:
         return spec
     values = tasks.parameters(number)
-    env = {name: _filled(text, values.get) for name, text in spec.env.items()}
+    env = {name: _filled(text, values) for name, text in spec.env.items()}
     env |= {variable_of(name): value for name, value in values.items()} | {TASK_VARIABLE: str(number)}
     return replace(spec, argv=command_of(spec.argv, values), env=env)
 
@@ -271,7 +274,7 @@ def command_of(argv: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...
     """The command with these parameters. Raises ``UsageError`` for a program's name that would become a shell line."""
     if is_shell_line(argv):
         return (_shell_filled(argv[0], values),)
-    made = tuple(_filled(word, values.get) for word in argv)
+    made = tuple(_filled(word, values) for word in argv)
     if is_shell_line(made):
         raise UsageError(f"{argv[0]}: a value with a space would make a shell line of the program's name")
     return made
@@ -286,12 +289,8 @@ def demand_fillable(argv: Sequence[str], tasks: TaskArray) -> None:
             command_of(argv, dict(zip(tasks.names, row, strict=True)))
 
 
-def _filled(text: str, value: Callable[[str], str | None]) -> str:
-    def known(match: re.Match[str]) -> str:
-        found = value(match[1])
-        return match[0] if found is None else found
-
-    return _PLACEHOLDER.sub(known, text)
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
 
 def _shell_filled(line: str, values: Mapping[str, str]) -> str:

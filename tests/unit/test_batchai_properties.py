@@ -107,7 +107,7 @@ JOB: tuple[tuple[str, Any, str, str], ...] = (
     ("mountVolumes.azureBlobFileSystems.0.relativeMountPath", "data/in", USED, "'data/in_folder': "),
     ("mountVolumes.azureBlobFileSystems.0.relativeMountPath", "/../up", REFUSED, ""),
     ("mountVolumes.azureBlobFileSystems.0.mountOptions", "-o attr_timeout=9", TOLD, ""),
-    ("mountVolumes.azureBlobFileSystems.0.mountOptions", "-o ro", READ, "'mode': 'download'"),
+    ("mountVolumes.azureBlobFileSystems.0.mountOptions", "-o ro", USED, "'mode': '"),
     ("mountVolumes.azureBlobFileSystems.0.credentials.accountKey", "a2V5", TOLD,
      "mountVolumes.azureBlobFileSystems.0.credentials"),
     *(

@@ -201,7 +201,7 @@ READ_IN: Mapping[str, str] = {
     "local": "backends/local/local_backend.py",
     "batchai": "jobspec/make_spec.py",
     **{f"batchai.{key}": "ancestors/batchai_runtime.py" for key in BATCHAI},
-    "batchai.job_file": "ancestors/batchai_record.py",
+    "batchai.job_file": "ancestors/batchai_job.py",
     "local.slots": "backends/local/local_backend.py",
     "local.gpus": "backends/local/local_backend.py",
     "runtime": "backends/protocol.py",

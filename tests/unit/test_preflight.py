@@ -205,7 +205,6 @@ ELSEWHERE: Mapping[str, str] = {
 NOT_THE_FILES_FAULT: Mapping[str, str] = {
     "your login was not sent there": "whose program listens on this machine",
     "no command given": "the command is missing",
-    "was submitted from a job file": "a job that is known",
     "no shell can run the command": "the command",
     "--{option} is for Slurm": "an option of the command line",
     "{option} is for Slurm and Kubernetes": "an option of the command line",

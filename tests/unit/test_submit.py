@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.ancestors.batchai_job import read_job_file
-from blobsync.ancestors.batchai_record import record_job
+from blobsync.ancestors.batchai_job import read_job_file, record_job
 from blobsync.backends.protocol import Outcome, Plan
 from blobsync.base.errors import (
     AccessDeniedError,
