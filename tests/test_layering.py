@@ -279,7 +279,7 @@ WRITERS: dict[str, str] = {
     "keep.watcher": "a probe, to find out whether the system tells of changes",
     "local.mark_complete": "what a program says about a set of its files",
     "project.keeper_records": "the lock under which keepers look for each other, and their logs",
-    "web.login": "the file that logs the browser in",
+    "web.gate": "the file that logs the browser in",
     "web.server": "the socket that is listened on",
     "emulator": "programs in the user's data folder",
     "jobs.foreground": "jobs on this machine",

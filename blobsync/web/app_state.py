@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
-from blobsync.web.login import Logins, Visit
+from blobsync.web.gate import Logins, Visit
 from blobsync.web.open_project import Source
 from blobsync.web.status_cache import StatusCaches
 from blobsync.web.transfer_tasks import TransferTasks

@@ -1,4 +1,5 @@
-"""Checks every request: its Host, its Origin, its login, and for a change the token of the form.
+"""Checks every request: its Host, its Origin, its login, and for a change the token of the form. Logins begin with a
+one-time token, which a file of the user holds, and go on with a cookie.
 
 A page of another site must neither read nor change anything. Checking the Host stops names that resolve to this
 machine (DNS rebinding); checking the Origin stops forms and scripts of other pages, including those of other servers
@@ -10,7 +11,13 @@ reading a large one takes seconds from the user.
 
 from __future__ import annotations
 
+import hmac
+import html
+import secrets
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
@@ -19,7 +26,84 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from blobsync.web.login import Logins, Visit
+from blobsync.base.errors import LocalFileError
+from blobsync.base.user_folders import replace_file
+
+_BYTES = 32
+
+
+def _fresh() -> str:
+    return secrets.token_urlsafe(_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One browser that has logged in. ``cookie`` identifies it, ``form_token`` proves that a form is from our page."""
+
+    cookie: str = field(default_factory=_fresh, repr=False)
+    form_token: str = field(default_factory=_fresh, repr=False)
+
+    def wrote(self, form_token: str) -> bool:
+        """Whether this is the form token of this login."""
+        return hmac.compare_digest(self.form_token.encode(), form_token.encode())
+
+
+class Logins:
+    """The browsers that have logged in to this server, and the one-time token for the next one.
+
+    ``file`` is what a browser opens to log in: readable by its owner only, it leads to the page with the present token.
+    The token is behind the ``#``: it is in no command line, and browsers do not send it to a server.
+    """
+
+    def __init__(self, file: Path, address: str) -> None:
+        """``address`` is ``http://127.0.0.1:PORT``. Raises ``LocalFileError`` if the file cannot be written."""
+        self.file = file
+        self._address = address
+        self._visits: dict[str, Visit] = {}
+        self.token = ""
+        self._renew()
+
+    @property
+    def link(self) -> str:
+        """The address that logs the next browser in."""
+        return f"{self._address}/login#{self.token}"
+
+    def exchange(self, token: str) -> Visit | None:
+        """Exchange the present token for a login, which invalidates the token; None for any other text."""
+        if not hmac.compare_digest(self.token.encode(), token.encode()):
+            return None
+        self._renew()
+        visit = Visit()
+        self._visits[visit.cookie] = visit
+        return visit
+
+    def find(self, cookie: str) -> Visit | None:
+        """The login that has this cookie."""
+        return self._visits.get(cookie)
+
+    def forget(self, visit: Visit) -> None:
+        """Log out."""
+        self._visits.pop(visit.cookie, None)
+
+    def close(self) -> None:
+        """End all logins."""
+        self._visits.clear()
+        with suppress(OSError):
+            self.file.unlink(missing_ok=True)
+
+    def _renew(self) -> None:
+        self.token = _fresh()
+        link = html.escape(self.link)
+        text = (
+            '<!doctype html>\n<meta charset="utf-8">\n<meta name="referrer" content="no-referrer">\n'
+            f'<meta http-equiv="refresh" content="0; url={link}">\n<title>blobsync</title>\n'
+            f'<p><a href="{link}">Open blobsync</a></p>\n'
+        )
+        try:
+            replace_file(self.file, text.encode())
+        except OSError as error:
+            raise LocalFileError(f"{self.file}: {error.strerror}", path=str(self.file)) from error
+
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -108,7 +192,8 @@ class Gate:
         refusal = strange_sender(method, headers)
         if refusal is not None:
             return refusal
-        visit, is_open = self._visit(headers), path.startswith(_OPEN)
+        cookie, is_open = _cookie(headers.get("cookie", ""), cookie_name(headers["host"])), path.startswith(_OPEN)
+        visit = None if cookie is None else self._logins.find(cookie)
         scope.setdefault("state", {}).update(visit=visit, form={})
         if visit is None and not is_open:
             return TurnedAway(401, LOG_IN)
@@ -121,10 +206,6 @@ class Gate:
         if is_open or (visit is not None and visit.wrote(form.get(TOKEN_FIELD, ""))):
             return None
         return TurnedAway(403, "This form is not from this page, or from before the last login. Load the page again.")
-
-    def _visit(self, headers: Headers) -> Visit | None:
-        found = _cookie(headers.get("cookie", ""), cookie_name(headers["host"]))
-        return None if found is None else self._logins.find(found)
 
 
 def _cookie(sent: str, name: str) -> str | None:

@@ -1,13 +1,16 @@
-"""Renders pages from templates, which escape every text; and the navigation.
+"""Renders pages from templates, which escape every text; their live parts, and the navigation.
 
-No page contains a secret unless the user asked for it.
+No page contains a secret unless the user asked for it. Live parts are rendered here and sent to ``live.js``, which
+replaces their elements: server-sent events, each of which is a JSON object, the id of an element -> its new content.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -16,8 +19,9 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, StreamingResponse
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.formatting import count_text, duration_text, printable, size_text, took_text
@@ -26,8 +30,7 @@ from blobsync.config.mapping import is_below
 from blobsync.jobspec.topology import job_size_text
 from blobsync.plan.progress import step_verb, waiting_text
 from blobsync.web.app_state import app_state_of
-from blobsync.web.gate import TOKEN_FIELD
-from blobsync.web.login import Visit
+from blobsync.web.gate import TOKEN_FIELD, Visit
 from blobsync.web.open_project import Source
 
 
@@ -84,7 +87,7 @@ def _templates(reveals: bool) -> Environment:
             "breakable": breakable_text,
             "in_file": in_file_text,
             "as_is": as_is,
-            "on_one_line": on_one_line,
+            "on_one_line": printable,
             "matched": matched_pieces,
             "verb": step_verb,
             "waiting": waiting_text,
@@ -103,11 +106,6 @@ def _visible(value: Any) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
     return printable(value, kept="\n\r\t")
-
-
-def on_one_line(name: str) -> str:
-    """A name, with its line breaks and tabs as on a terminal."""
-    return printable(name)
 
 
 def as_is(text: str) -> Markup:
@@ -202,3 +200,39 @@ def page(request: Request, template: str, *, code: int = 200, reveals: bool = Fa
         **values,
     )
     return HTMLResponse(text, code)
+
+
+# Seconds between two checks, and after which a line is sent although nothing changed.
+_EVERY = 0.4
+_AT_LEAST = 10.0
+_TICK = 0.1
+
+
+async def pause(seconds: float, over: Callable[[], bool]) -> None:
+    """Wait, at most until ``over``."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not over():
+        await asyncio.sleep(_TICK)
+
+
+def live_parts(request: Request, look: Callable[[], Mapping[str, str]], every: float = _EVERY) -> StreamingResponse:
+    """A stream of what ``look`` returns (parts by :func:`fragment`); each is sent when it changes.
+
+    ``look`` runs in a thread of its own. A part named ``load`` is no content but a local address to load.
+    """
+
+    async def stream() -> AsyncIterator[str]:
+        sent: dict[str, str] = {}
+        silent = _AT_LEAST
+        stopping = app_state_of(request).is_stopping
+        while not stopping():
+            parts = await run_in_threadpool(look)
+            new = {name: text for name, text in parts.items() if sent.get(name) != text}
+            sent.update(parts)
+            if new or silent >= _AT_LEAST:
+                yield f"data: {json.dumps(new)}\n\n"
+                silent = 0.0
+            await pause(every, stopping)
+            silent += every
+
+    return StreamingResponse(stream(), media_type="text/event-stream")

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import pytest
 from playwright.sync_api import Browser, Page
 
-from blobsync.web.pages import all_routes
+from blobsync.web.pages import ROUTES
 from tests.e2e.web_server import DESKTOP, PHONE, faults, overflow, web_server, window
 from tests.e2e.web_tour import NO_PAGES, STOPS, something_on_every_page
 from tests.e2e.world import Container, Project, write_tree
@@ -98,7 +98,7 @@ _BOTH: tuple[_Look, ...] = ((DESKTOP, "light", "dark"), (PHONE, "dark", "light")
 
 
 def test_each_route_is_on_the_tour() -> None:
-    pages = {route.path for route in all_routes() if "GET" in (route.methods or ())}
+    pages = {route.path for route in ROUTES if "GET" in (route.methods or ())}
     on_the_tour = {stop.route for stop in STOPS}
     assert pages == (on_the_tour & pages) | NO_PAGES.keys(), "a new page needs a stop in web_tour.py"
     assert not on_the_tour & NO_PAGES.keys()

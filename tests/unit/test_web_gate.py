@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.web.gate import Gate, cookie_name, strange_sender
-from blobsync.web.login import Logins
+from blobsync.web.gate import Gate, Logins, cookie_name, strange_sender
 
 _OURS = {"host": "127.0.0.1:8737"}
 

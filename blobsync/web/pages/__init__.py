@@ -1,16 +1,5 @@
-"""The pages. Each module lists its routes in ``ROUTES``; ``MODULES`` are all of them."""
+"""The pages. Each module lists its routes in ``ROUTES``; here they all are."""
 
-from __future__ import annotations
+from blobsync.web.pages import browse, clusters, jobs, new_job, plans, project, transfers
 
-from collections.abc import Iterator
-from importlib import import_module
-
-from starlette.routing import Route
-
-MODULES = ("project", "plans", "conflicts", "browse", "transfers", "jobs", "new_job", "clusters")
-
-
-def all_routes() -> Iterator[Route]:
-    """The routes of all pages."""
-    for name in MODULES:
-        yield from import_module(f"{__name__}.{name}").ROUTES
+ROUTES = tuple(one for each in (browse, clusters, jobs, new_job, plans, project, transfers) for one in each.ROUTES)

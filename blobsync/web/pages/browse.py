@@ -1,4 +1,5 @@
-"""Folders of the project, here and in their containers, side by side; blobs with previews and links."""
+"""Folders of the project, here and in their containers, side by side; blobs with previews and links; and of a conflict
+both versions, and the ways to resolve it."""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from blobsync.base.errors import LocalFileError, NothingMatchedError, UsageError
+from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedError, UsageError
+from blobsync.base.redaction import redact
+from blobsync.project.api import Project
 from blobsync.project.folders import FolderName, FolderStatus
 from blobsync.web.app_state import app_state_of, form_of, page_number
-from blobsync.web.events import live_parts
 from blobsync.web.open_project import source_of
-from blobsync.web.previews import PICTURE_BYTES, TEXT_BYTES, picture_type, preview_of
-from blobsync.web.render import age_text, fragment, page, through_of
+from blobsync.web.previews import PICTURE_BYTES, TEXT_BYTES, Preview, changed_lines, picture_type, preview_of
+from blobsync.web.render import age_text, fragment, live_parts, page, through_of
 from blobsync.web.status_cache import CachedStatus
 
 _UPLOAD = ("local_only", "changed_here")
@@ -259,11 +261,31 @@ def _make_link(request: Request) -> Response:
     return page(request, "link.html", reveals=True, path=path, trail=trail(path), url=url, expiry=_EXPIRIES[hours])
 
 
+def _show_conflict(request: Request) -> Response:
+    source, path = source_of(request), path_of(request)
+    with source.open() as project:
+        status = project.stat(f"{project.root}/{path}")
+        here = _side(project, path, local=True) if status.local else Preview("missing")
+        there = _side(project, path, local=False) if status.remote else Preview("missing")
+    return page(
+        request, "conflict.html", path=path, trail=trail(path), status=status, here=here, there=there,
+        changes=changed_lines(there, here),
+    )  # fmt: skip
+
+
+def _side(project: Project, path: str, *, local: bool) -> Preview:
+    try:
+        return preview_of(project.beginning(f"{project.root}/{path}", TEXT_BYTES, local=local))
+    except BlobsyncError as error:
+        return Preview("problem", redact(error.message))
+
+
 ROUTES = (
     Route("/browse", _list),
     Route("/browse/live", _live),
     Route("/browse/renew", _renew, methods=["POST"]),
     Route("/blob", _show_blob),
     Route("/picture", _picture),
+    Route("/conflict", _show_conflict),
     Route("/links", _make_link, methods=["POST"]),
 )

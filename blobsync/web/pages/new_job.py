@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +35,7 @@ from blobsync.jobs.form.templates import load_template, save_template, template_
 from blobsync.jobs.record import JobFilter
 from blobsync.web.app_state import app_state_of, form_of
 from blobsync.web.open_project import Source, problem_of
-from blobsync.web.pages.one_job import after_submission
+from blobsync.web.pages.jobs import after_submission
 from blobsync.web.render import fragment, page
 
 # Old jobs in the list, and characters of a request that are shown.
@@ -66,10 +65,6 @@ def _known(source: Source, name: str) -> Cluster | None:
         return None
 
 
-def _checked(source: Source, form: JobForm) -> CheckedForm:
-    return check_form(source.root, form, source.environ)
-
-
 def _show(request: Request) -> Response:
     """An empty form, or one filled from an old job or a template."""
     source, query = app_state_of(request).source, request.query_params
@@ -86,7 +81,7 @@ def _show(request: Request) -> Response:
             message = _Message(f"Filled from the template {query['template']}.", notes=filled.notes)
     except BlobsyncError as error:
         message = _Message("", *problem_of(error))
-    return _page(request, _checked(source, form), message, fresh=not form.values)
+    return _page(request, check_form(source.root, form, source.environ), message, fresh=not form.values)
 
 
 def _sent(request: Request) -> JobForm:
@@ -99,7 +94,7 @@ def _do(request: Request) -> Response:
     """Carry out a button: submit, save, init, trust code, or only check."""
     source, given = app_state_of(request).source, form_of(request)
     form = _sent(request)
-    found, what = _checked(source, form), given.get("do", "check")
+    found, what = check_form(source.root, form, source.environ), given.get("do", "check")
     message = _Message()
     try:
         if what == "submit" and found.asked is not None:
@@ -135,7 +130,8 @@ def _synchronize(source: Source, found: CheckedForm) -> _Message:
 
 def _check(request: Request) -> Response:
     """The check while typing, as JSON: mistakes by field, the command line, the request, and the fields on request."""
-    found = _checked(app_state_of(request).source, _sent(request))
+    source = app_state_of(request).source
+    found = check_form(source.root, _sent(request), source.environ)
     answer: dict[str, Any] = {
         "mistakes": [{"field": one.field, "message": one.message, "hint": one.hint} for one in found.mistakes],
         "aside": fragment("new_job_aside.html", **_aside(request, found, fresh=False)),
@@ -233,32 +229,24 @@ def _shown(value: Any, between: str) -> str:
 
 def _aside(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, Any]:
     """The command line and the exact request, or why there is none."""
-    shown: Mapping[str, Any] = {
-        "line": "",
-        "request": "",
-        "problem": "",
-        "hint": "",
-        "digest": "",
-        "spec": None,
-        "warnings": found.warnings,
-    }
-    labels = {**{one.name: one.label for one in _named(found)}, **_folder_labels(found.known)}
-    missing = [(labels.get(one.field, one.field.title()), one) for one in found.mistakes]
+    shown: dict[str, Any] = dict.fromkeys(("line", "request", "problem", "hint", "digest"), "")
+    shown |= {"spec": None, "warnings": found.warnings, "missing": (), "fresh": fresh}
     if found.asked is None:
-        return {"aside": {**shown, "missing": missing, "fresh": fresh}}
-    line = shlex.join(found.asked.command_line)
+        labels = {**{one.name: one.label for one in _named(found)}, **_folder_labels(found.known)}
+        shown["missing"] = [(labels.get(one.field, one.field.title()), one) for one in found.mistakes]
+        return {"aside": shown}
+    shown["line"] = shlex.join(found.asked.command_line)
     try:
         with app_state_of(request).source.open(found.asked.cluster, changes=found.changes) as project:
             planned = project.jobs.plan(found.asked.argv, **found.asked.keywords)
     except BlobsyncError as error:
-        # Of code that has to be trusted first.
-        digest = error.digest if isinstance(error, UntrustedCodeError) else ""
-        problem, hint = problem_of(error)
-        message = {"problem": problem, "hint": hint, "digest": digest}
-        return {"aside": {**shown, **message, "line": line, "missing": (), "fresh": fresh}}
-    warnings = tuple(dict.fromkeys((*found.warnings, *planned.warnings)))
-    made = {"line": line, "request": planned.shown[:_SHOWN_CHARS], "spec": planned.spec, "warnings": warnings}
-    return {"aside": {**shown, **made, "missing": (), "fresh": fresh}}
+        shown["problem"], shown["hint"] = problem_of(error)
+        if isinstance(error, UntrustedCodeError):
+            shown["digest"] = error.digest
+    else:
+        warnings = tuple(dict.fromkeys((*found.warnings, *planned.warnings)))
+        shown |= {"request": planned.shown[:_SHOWN_CHARS], "spec": planned.spec, "warnings": warnings}
+    return {"aside": shown}
 
 
 ROUTES = (

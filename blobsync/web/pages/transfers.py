@@ -26,9 +26,8 @@ from blobsync.project.transfer_history import (
 )
 from blobsync.web.app_state import AppState, app_state_of, page_number
 from blobsync.web.charts import CHART_SECONDS, HEIGHT, WIDTH, bytes_chart, rate_curve
-from blobsync.web.events import live_parts
 from blobsync.web.open_project import look_through
-from blobsync.web.render import fragment, page
+from blobsync.web.render import fragment, live_parts, page
 from blobsync.web.transfer_tasks import TransferTask
 
 _PAGE = 50
