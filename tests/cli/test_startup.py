@@ -23,11 +23,12 @@ PROJECT = {
 AT_A_CALL = Path(__file__).parent.parent / "at_a_call.py"
 HEAVY = ("azure", "rich", "pydantic", "requests", "aiohttp", "cryptography", "urllib3", "sqlite3", "pathspec")
 SHOW_MODULES = """
-import sys
+import os, sys
 from blobsync.cli.main import main
 code = main(sys.argv[1:])
-print(*sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
-sys.exit(code)
+print(*sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr, flush=True)
+# As the program itself ends: Python would wait for threads that wait for a server.
+os._exit(code)
 """
 
 
