@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, wait
+from contextlib import suppress
 
 from blobsync.base.errors import TransferCancelledError
 from blobsync.base.stopping import StopRequest
@@ -77,8 +78,14 @@ class Transfer(Future[TransferResult]):
         and ``concurrent.futures.CancelledError``, with a message, if it was stopped; :attr:`partial_result` is what was
         done. Ctrl-C during the wait stops the transfer, and raises what it raises from ``upload``.
         """
+
+        def end() -> None:
+            # Unlike ``wait``, which a callback of a stopped transfer would never return from.
+            with suppress(Exception):
+                super(Transfer, self).exception(timeout)
+
         try:
-            _apart(lambda: wait([self], timeout))
+            _apart(end)
             return super().result(0)
         except CancelledError:
             said = self._stopped.message if self._stopped is not None else "stopped before anything was changed"
