@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -130,8 +131,6 @@ def test_twenty_files_are_asked_for_and_then_one_listing_made() -> None:
 
 
 def md5_of(body: bytes) -> bytes:
-    import hashlib
-
     return hashlib.md5(body).digest()
 
 

@@ -36,7 +36,7 @@ from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import BlobInfo, BlobProperties, FileBody, GetOrder, Orders, Precondition, PutOrder
 from blobsync.store.rest.http import BlobHttp, Steps
-from blobsync.store.rest.request_signing import BearerSigner, SasSigner, SharedKeySigner
+from blobsync.store.rest.request_signing import BearerSigner, SasSigner, Signer
 from blobsync.store.rest.retries import HostState, RetryPolicy
 from blobsync.store.rest.store import BlobSteps, RestBlobStore
 from blobsync.store.rest.transport import HttpRequest, Timeouts, TransportError, proxy_for
@@ -69,15 +69,15 @@ class Driven:
     """A store that sends its requests in the tested way."""
 
     def __init__(self, container: BlobContainer, http: BlobHttp) -> None:
-        self._http = http
-        self._steps = BlobSteps(container, http)
-        self._real = RestBlobStore(container, http)
+        self.http = http
+        self.steps = BlobSteps(container, http)
+        self.real = RestBlobStore(container, http)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        return getattr(self.real, name)
 
     def head(self, name: str) -> BlobInfo | None:
-        return self._many(self._steps.head(name)) if MANY["at a time"] else self._real.head(name)
+        return self._many(self.steps.head(name)) if MANY["at a time"] else self.real.head(name)
 
     def put(
         self,
@@ -90,16 +90,16 @@ class Driven:
     ) -> BlobInfo:
         order = PutOrder(name, body, md5, properties or BlobProperties(), condition or Precondition())
         if MANY["at a time"]:
-            return self._many(self._steps.put(order))
-        return self._real.put(name, body, md5=md5, properties=order.properties, condition=order.condition)
+            return self._many(self.steps.put(order))
+        return self.real.put(name, body, md5=md5, properties=order.properties, condition=order.condition)
 
     def measure_outages_by(self, clock: Callable[[], float]) -> None:
         """Seconds of outages are those of this clock."""
-        host = self._http._host_state
-        self._http._host_state = HostState(host._host, host._emit, clock)
+        host = self.http._host_state
+        self.http._host_state = HostState(host._host, host._emit, clock)
 
     def _many(self, steps: Steps[T]) -> T:
-        driver = self._http.side_by_side(lambda order: steps)
+        driver = self.http.side_by_side(lambda order: steps)
         assert driver is not None
         with closing(driver):
             driver.begin("mine", GetOrder("", "", 0))
@@ -117,10 +117,19 @@ def md5(body: bytes) -> bytes:
     return hashlib.md5(body).digest()
 
 
-def store(script: Script, *, signer: SasSigner | SharedKeySigner | BearerSigner | None = None) -> Driven:
-    container = BlobContainer("acct", "box", script.url)
-    http = BlobHttp(container, signer or SasSigner(SAS), environ=CHOSEN, retry=QUICK, timeouts=Timeouts(20.0, 20.0))
+def driven(url: str, account: str = "acct", signer: Signer | None = None, **given: Any) -> Driven:
+    """A store at this address, over a ``BlobHttp`` with these arguments."""
+    container = BlobContainer(account, "box", url)
+    http = BlobHttp(container, signer or SasSigner(SAS), **{"environ": CHOSEN, "retry": QUICK, **given})
     return Driven(container, http)
+
+
+def address(server: socket.socket) -> str:
+    return f"http://127.0.0.1:{server.getsockname()[1]}/acct"
+
+
+def store(script: Script, *, signer: Signer | None = None) -> Driven:
+    return driven(script.url, signer=signer, timeouts=Timeouts(20.0, 20.0))
 
 
 WRITTEN = Step(201, headers={"ETag": '"0x1"'})
@@ -225,9 +234,8 @@ def test_a_connection_that_the_server_closed_after_a_response_is_replaced() -> N
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         serving = threading.Thread(target=serve)
         serving.start()
-        container = BlobContainer("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
-        http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=QUICK, timeouts=Timeouts(20.0, 20.0))
-        found = [Driven(container, http).head(name) for name in "ab"]
+        asked = driven(address(server), timeouts=Timeouts(20.0, 20.0))
+        found = [asked.head(name) for name in "ab"]
         serving.join(60)
     assert [info and info.etag for info in found] == ["0x1", "0x1"]
     assert answered == 2
@@ -245,9 +253,7 @@ PATIENT = RetryPolicy(tries=4, base=0.001, longest=0.002, offline=0.001, outage=
 
 
 def patient(script: Script, heard: list[Event], retry: RetryPolicy = PATIENT) -> Driven:
-    container = BlobContainer("acct", "box", script.url)
-    http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=retry, emit=heard.append)
-    return Driven(container, http)
+    return driven(script.url, retry=retry, emit=heard.append)
 
 
 @pytest.mark.parametrize("trouble", [Step(reset=True), error(503, "ServerBusy")], ids=["no connection", "busy"])
@@ -286,17 +292,14 @@ def test_an_outage_is_given_up_after_its_time_and_the_error_counts_the_tries() -
 
 
 def test_a_request_that_fails_while_others_succeed_gets_the_usual_number_of_tries() -> None:
-    heard: list[Event] = []
     # libcurl sends a request again by itself if a connection that it had kept is gone.
-    steps = [blob(b"0123456789"), *[Step(reset=True), Step(reset=True), blob(b"0123456789")] * 9]
-    with scripted(steps) as script:
-        container = BlobContainer("acct", "box", script.url)
-        http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=PATIENT, emit=heard.append)
-        asked = BlobSteps(container, http)
-        http.run(asked.head("a"))
-        failing = asked.head("b")
+    answers = [blob(b"0123456789"), *[Step(reset=True), Step(reset=True), blob(b"0123456789")] * 9]
+    with scripted(answers) as script:
+        asked = patient(script, [])
+        run, steps = asked.http.run, asked.steps
+        run(steps.head("a"))
         with pytest.raises(StorageUnreachableError, match=r"\(4 tries\)"):
-            http.run(_with_others(failing, lambda: http.run(asked.head("c"))))
+            run(_with_others(steps.head("b"), lambda: run(steps.head("c"))))
 
 
 def test_after_fail_soon_nothing_waits_for_a_host_that_is_down() -> None:
@@ -304,15 +307,13 @@ def test_after_fail_soon_nothing_waits_for_a_host_that_is_down() -> None:
     errors: list[StorageUnreachableError] = []
     slowly = RetryPolicy(tries=4, base=60.0, longest=60.0, offline=60.0, outage=600.0)
     with scripted([blob(b"0123456789"), *[Step(reset=True)] * 99]) as script:
-        container = BlobContainer("acct", "box", script.url)
 
         def hear(event: Event) -> None:
             if isinstance(event, Disconnected):
                 down.set()
 
         # The test's thread is the interrupted one, the other stands for all that wait.
-        http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=slowly, emit=hear)
-        asked = RestBlobStore(container, http)
+        asked = driven(script.url, retry=slowly, emit=hear).real
         asked.head("a")
 
         def wait() -> None:
@@ -356,8 +357,7 @@ def test_after_fail_soon_requests_to_a_working_host_are_still_retried() -> None:
 def test_after_fail_soon_a_long_retry_after_is_not_obeyed() -> None:
     busy = error(503, "ServerBusy", **{"Retry-After": "60"})
     with scripted([blob(b"0123456789"), *[busy] * 9]) as script:
-        container = BlobContainer("acct", "box", script.url)
-        asked = RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN))
+        asked = driven(script.url, retry=None).real
         asked.head("a")
         asked.fail_soon()
         began = time.monotonic()
@@ -378,11 +378,8 @@ def test_after_fail_soon_a_host_that_never_answered_is_tried_once() -> None:
 def test_after_fail_soon_a_silent_host_is_given_up_after_one_timeout() -> None:
     """The service reads requests but does not respond any more: only the timeout shows that."""
     answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nx-ms-error-code: BlobNotFound\r\n\r\n"
-    with closing(socket.socket()) as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(9)
-        container = BlobContainer("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
-        asked = RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN))
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=9)) as server:
+        asked = driven(address(server), retry=None).real
 
         def answer_once() -> None:
             connection, _ = server.accept()
@@ -409,11 +406,7 @@ def test_after_fail_soon_a_silent_host_is_given_up_after_one_timeout() -> None:
 def test_a_host_that_takes_a_body_and_says_nothing_is_given_up_after_one_timeout() -> None:
     """What moved at the beginning counts for no longer than that."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        container = BlobContainer("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
-        timeouts = Timeouts(20.0, 3.0)
-        asked = Driven(
-            container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(1), timeouts=timeouts)
-        )
+        asked = driven(address(server), retry=RetryPolicy(1), timeouts=Timeouts(20.0, 3.0))
 
         def take() -> None:
             connection, _ = server.accept()
@@ -454,15 +447,13 @@ def _with_others(steps: Steps[T], between: Callable[[], object]) -> Steps[T]:
 
 @pytest.mark.parametrize(("given", "seconds"), [("", 300.0), ("0", 0.0), ("3600", 3600.0)])
 def test_the_environment_sets_how_long_an_outage_is_retried(given: str, seconds: float) -> None:
-    container = BlobContainer("acct", "box", "https://acct.example")
-    http = BlobHttp(container, SasSigner(SAS), environ={**CHOSEN, "BLOBSYNC_OUTAGE_SECONDS": given})
-    assert http._retry.outage == seconds
+    asked = driven("https://acct.example", environ={**CHOSEN, "BLOBSYNC_OUTAGE_SECONDS": given}, retry=None)
+    assert asked.http._retry.outage == seconds
 
 
 def test_an_outage_time_that_is_not_a_number_is_refused() -> None:
-    container = BlobContainer("acct", "box", "https://acct.example")
     with pytest.raises(UsageError, match="BLOBSYNC_OUTAGE_SECONDS=soon: not a number of seconds"):
-        BlobHttp(container, SasSigner(SAS), environ={**CHOSEN, "BLOBSYNC_OUTAGE_SECONDS": "soon"})
+        driven("https://acct.example", environ={**CHOSEN, "BLOBSYNC_OUTAGE_SECONDS": "soon"}, retry=None)
 
 
 @contextmanager
@@ -476,32 +467,24 @@ def closed_port() -> Iterator[int]:
 def test_a_closed_local_port_is_reported_with_a_hint_about_the_emulator() -> None:
     with closed_port() as port:
         for account, said in (("acct", "refuses connections"), (EMULATOR_ACCOUNT, "the emulator is not running")):
-            container = BlobContainer(account, "box", f"http://127.0.0.1:{port}/{account}")
             with pytest.raises(StorageUnreachableError, match=said) as caught:
-                Driven(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=QUICK)).head("a")
+                driven(f"http://127.0.0.1:{port}/{account}", account).head("a")
             assert str(port) in str(caught.value)
             assert f"blobsync emulator start --port {port}" in (caught.value.hint or "")
 
 
 def test_a_refused_connection_is_reported_quickly() -> None:
     with closed_port() as port:
-        container = BlobContainer("acct", "box", f"http://127.0.0.1:{port}/acct")
-        http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=QUICK)
         with pytest.raises(StorageUnreachableError, match="refuses connections") as caught:
-            Driven(container, http).head("a")
+            driven(f"http://127.0.0.1:{port}/acct").head("a")
     assert "3 tries" in str(caught.value)
 
 
 def test_a_server_that_stops_answering_is_a_timeout() -> None:
-    with closing(socket.socket()) as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen(9)
-        container = BlobContainer("acct", "box", f"http://127.0.0.1:{silent.getsockname()[1]}/acct")
-        http = BlobHttp(
-            container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(2, 0.001), timeouts=Timeouts(20, 0.05)
-        )
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=9)) as silent:
+        asked = driven(address(silent), retry=RetryPolicy(2, 0.001), timeouts=Timeouts(20, 0.05))
         with pytest.raises(StorageUnreachableError, match="stopped responding"):
-            Driven(container, http).head("a")
+            asked.head("a")
 
 
 def test_a_slow_connection_is_not_a_timeout() -> None:
@@ -528,15 +511,14 @@ def test_a_slow_connection_is_not_a_timeout() -> None:
         server.listen()
         thread = threading.Thread(target=read_slowly, args=(server,))
         thread.start()
-        container = BlobContainer("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
         # Sending takes longer than connecting may, which is plenty: a busy machine may take a second to connect.
         timeouts = Timeouts(1.8, 20.0)
-        http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(1), timeouts=timeouts)
+        asked = driven(address(server), retry=RetryPolicy(1), timeouts=timeouts)
         started = time.monotonic()
         if MANY["at a time"]:
-            Driven(container, http).put("a", body, md5=md5(body))
+            asked.put("a", body, md5=md5(body))
         else:
-            RestBlobStore(container, http).put("a", body, md5=md5(body), sent=hear)
+            asked.real.put("a", body, md5=md5(body), sent=hear)
         thread.join()
     assert time.monotonic() - started > timeouts.connect
     assert received.endswith(body)
@@ -548,11 +530,8 @@ def test_a_slow_connection_is_not_a_timeout() -> None:
 
 def test_the_time_limit_ends_retries_before_their_number_does() -> None:
     impatient = RetryPolicy(tries=9, base=0.001, patience=-1)
-    with scripted([error(503, "ServerBusy")] * 9) as script:
-        container = BlobContainer("acct", "box", script.url)
-        store = Driven(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=impatient))
-        with pytest.raises(ThrottledError):
-            store.head("a")
+    with scripted([error(503, "ServerBusy")] * 9) as script, pytest.raises(ThrottledError):
+        driven(script.url, retry=impatient).head("a")
     assert len(script.seen) == 1
 
 
@@ -787,8 +766,7 @@ def test_a_server_without_put_blob_from_url_gets_copy_blob_from_url() -> None:
 
 def test_closing_ends_a_waiting_retry() -> None:
     with scripted([error(503, "ServerBusy", **{"Retry-After": "60"})]) as script:
-        container = BlobContainer("acct", "box", script.url)
-        waiting = Driven(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN))
+        waiting = driven(script.url, retry=None)
         waiting.close()
         with pytest.raises(StorageUnreachableError, match="was closed"):
             waiting.head("a")
@@ -802,9 +780,7 @@ def test_head_of_a_missing_blob_returns_none_and_read_raises() -> None:
 
 
 def proxied(script: Script, environ: dict[str, str]) -> Sequence[str]:
-    container = BlobContainer("acct", "box", "http://blob.invalid/acct")
-    http = BlobHttp(container, SasSigner(SAS), environ=environ, retry=QUICK)
-    Driven(container, http).head("a")
+    driven("http://blob.invalid/acct", environ=environ).head("a")
     return [seen.target for seen in script.seen]
 
 
@@ -818,9 +794,8 @@ def test_an_http_proxy_of_the_environment_is_used() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_requests_to_this_machine_bypass_the_proxy(host: str, name: str) -> None:
     with scripted([blob(b"here")]) as script, scripted([blob(b"theirs")]) as proxy:
-        container = BlobContainer("acct", "box", script.url.replace("127.0.0.1", host))
         environ = {**CHOSEN, name: proxy.url.removesuffix("/acct"), "NO_PROXY": ""}
-        Driven(container, BlobHttp(container, SasSigner(SAS), environ=environ, retry=QUICK)).head("a")
+        driven(script.url.replace("127.0.0.1", host), environ=environ).head("a")
     assert [len(each.seen) for each in (script, proxy)] == [1, 0]
 
 
@@ -888,8 +863,7 @@ def connect_proxy(answer: bytes = b"HTTP/1.1 200 Connection established\r\nX-Of:
 
 
 def secure(script: Script, host: str = "127.0.0.1", **environ: str) -> Driven:
-    container = BlobContainer("acct", "box", script.url.replace("127.0.0.1", host))
-    return Driven(container, BlobHttp(container, SasSigner(SAS), environ={**CHOSEN, **environ}, retry=QUICK))
+    return driven(script.url.replace("127.0.0.1", host), environ={**CHOSEN, **environ})
 
 
 @pytest.fixture(scope="module")
@@ -963,8 +937,8 @@ def ends(orders: Orders) -> dict[object, BlobInfo | bytes | BlobsyncError]:
     return found
 
 
-def many(script: Script) -> Orders:
-    orders = store(script).orders()
+def many(asked: Script | Driven) -> Orders:
+    orders = (asked if isinstance(asked, Driven) else store(asked)).orders()
     if orders is None:
         pytest.skip("urllib3 blocks the thread that sends")
     found: Orders = orders
@@ -994,16 +968,14 @@ def test_files_that_are_read_while_they_are_sent_share_a_connection() -> None:
     def opened() -> int:
         return len(os.listdir("/dev/fd"))
 
-    with scripted([WRITTEN] * 6) as script:
-        container = BlobContainer("acct", "box", script.url)
-        with RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=QUICK)) as files:
-            body = FileBody(lambda start, length: bytes(length), 300_000)
+    with scripted([WRITTEN] * 6) as script, driven(script.url).real as files:
+        body = FileBody(lambda start, length: bytes(length), 300_000)
+        files.put("a", body, md5=b"0" * 16)
+        before = opened()
+        for _ in range(5):
             files.put("a", body, md5=b"0" * 16)
-            before = opened()
-            for _ in range(5):
-                files.put("a", body, md5=b"0" * 16)
-            # Sockets of earlier tests may be closed meanwhile.
-            assert opened() <= before
+        # Sockets of earlier tests may be closed meanwhile.
+        assert opened() <= before
 
 
 def test_a_failed_request_does_not_affect_the_others() -> None:
@@ -1055,14 +1027,8 @@ def test_a_small_blob_with_an_endless_body_is_cut_off(told: bool) -> None:
 
 def test_closing_the_store_ends_requests_that_wait_for_a_retry() -> None:
     with scripted([error(503, "ServerBusy", **{"Retry-After": "60"})]) as script:
-        patient = Driven(
-            BlobContainer("acct", "box", script.url),
-            BlobHttp(BlobContainer("acct", "box", script.url), SasSigner(SAS), environ=CHOSEN),
-        )
-        orders = patient.orders()
-        if orders is None:
-            pytest.skip("urllib3 blocks the thread that sends")
-        with closing(orders):
+        patient = driven(script.url, retry=None)
+        with closing(many(patient)) as orders:
             orders.begin("a", GetOrder("a", "0x1", 10))
             while not orders.throttled:
                 orders.ended(0.1)
@@ -1074,12 +1040,8 @@ def test_closing_the_store_ends_requests_that_wait_for_a_retry() -> None:
 
 def test_closing_the_store_ends_requests_under_way() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        container = BlobContainer("acct", "box", f"http://127.0.0.1:{silent.getsockname()[1]}/acct")
-        closed = Driven(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(1)))
-        orders = closed.orders()
-        if orders is None:
-            pytest.skip("urllib3 blocks the thread that sends")
-        with closing(orders):
+        closed = driven(address(silent), retry=RetryPolicy(1))
+        with closing(many(closed)) as orders:
             orders.begin("a", GetOrder("a", "0x1", 10))
             assert orders.ended(0.1) == []
             began = time.monotonic()

@@ -8,13 +8,14 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blobsync.base.errors import FailureCode, LoginRequiredError
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
-from blobsync.base.redaction import SasToken, SignedUrl
+from blobsync.base.redaction import SasToken
 from blobsync.direct.engine import FAR, FAR_FEW, NEAR, DirectEngine
 from blobsync.direct.thread_pool import MIB
 from blobsync.local.files import hash_file
@@ -22,7 +23,7 @@ from blobsync.local.resume_records import BlockJournal
 from blobsync.plan.blocks import ONE_REQUEST
 from blobsync.plan.transfer_plan import KeptAttributes, Route
 from blobsync.store.open_locations import OpenBlob
-from blobsync.store.protocol import ANYTHING, BlobInfo, CopiedBlob, Order, Orders, Precondition
+from blobsync.store.protocol import BlobInfo, CopiedBlob, Order, Orders
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.store import MemoryOrders, MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, capped, copy, download, live_part, moved_by, upload
@@ -66,37 +67,9 @@ class Line(MemoryStore):
         self.opened += 1
         return Noting(self)
 
-    def put_from_url(
-        self,
-        name: str,
-        source_url: str,
-        source_sas: SasToken | None,
-        *,
-        condition: Precondition = ANYTHING,
-        tier: str = "",
-        source_etag: str = "",
-    ) -> CopiedBlob:
+    def put_from_url(self, name: str, source_url: str, source_sas: SasToken | None, **more: Any) -> CopiedBlob:
         self.given.append(source_sas)
-        return super().put_from_url(
-            name, source_url, source_sas, condition=condition, tier=tier, source_etag=source_etag
-        )
-
-    def put_block_from_url(
-        self,
-        name: str,
-        block_id: str,
-        source_url: str | SignedUrl,
-        source_sas: SasToken | None,
-        *,
-        start: int,
-        length: int,
-        source_etag: str = "",
-        source_md5: bytes | None = None,
-    ) -> int | None:
-        self.given.append(source_sas)
-        return super().put_block_from_url(
-            name, block_id, source_url, source_sas, start=start, length=length, source_etag=source_etag
-        )
+        return super().put_from_url(name, source_url, source_sas, **more)
 
 
 def files(root: Path, sizes: dict[str, int]) -> Path:
@@ -222,17 +195,6 @@ def test_a_long_line_gets_smaller_requests(
     all_moved(down.engine(), download(down, "p", tmp_path / "down", names))
     assert len([each for each in down.asked("get") if each.name == "p/x-one"]) == 1
     assert len([each for each in down.asked("get") if each.name == "p/x-more"]) == 2
-
-
-@pytest.mark.parametrize(("answers", "requests"), [(0.009, 1), (0.010, 2), (0.011, 2)])
-def test_from_ten_milliseconds_on_a_line_is_long(tmp_path: Path, answers: float, requests: int) -> None:
-    store = Line(answers)
-    task = upload(files(tmp_path, {"a": 3 * MIB}), store, "p")
-    # From zero on: so the difference is the very number that the answer takes.
-    store.now = 0.0
-    all_moved(store.engine(), task)
-    assert len(store.asked("put")) == (1 if requests == 1 else 0)
-    assert len(store.asked("put_block")) == (0 if requests == 1 else 2)
 
 
 def test_of_a_file_in_one_range_no_blocks_are_compared(tmp_path: Path) -> None:

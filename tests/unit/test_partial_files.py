@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import AccessDeniedError, StorageError
+from blobsync.base.errors import AccessDeniedError
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plan_reasons import Reason
 from blobsync.cli.reports import plan_data, plan_lines
@@ -228,15 +228,6 @@ def test_blocks_forged_with_our_ids_between_two_uploads_are_not_reused(place: Pl
     assert place.succeed(delta=True) == SIZE
 
 
-def test_a_blob_replaced_after_the_plan_is_not_overwritten(place: Place) -> None:
-    place.succeed()
-    place.edit(5 * MIB, b"x")
-    task = place.task(delta=True)
-    place.store.add("p/a.bin", b"theirs")
-    report = moved_by(DirectEngine(journal=place.journal), task)
-    assert len(report.failed) == 1 and place.store.body("p/a.bin") == b"theirs"
-
-
 def test_a_blob_replaced_during_the_upload_is_not_overwritten(place: Place) -> None:
     place.succeed()
     place.edit(5 * MIB, b"x")
@@ -297,25 +288,6 @@ def test_ids_of_another_length_are_tried_once_more(place: Place) -> None:
 # -- check of the commit -----------------------------------------------------------------------------------------
 
 
-def test_a_commit_with_wrong_blocks_is_replaced_by_the_whole_file(place: Place) -> None:
-    """A server that commits other blocks than requested."""
-    place.succeed()
-    place.edit(5 * MIB, b"x")
-    lies = iter([True])
-    honest = place.store.block_list
-
-    def lying(request: Request) -> None:
-        if request.operation == "block_list" and place.store.asked("put_block_list")[1:] and next(lies, False):
-            blob = place.store.blobs["p/a.bin"]
-            blob.blocks = (blob.blocks[1], blob.blocks[0], *blob.blocks[2:])
-
-    place.store.before = lying
-    report = place.run(delta=True)
-    assert report.failed == [] and honest("p/a.bin") is not None
-    assert len(place.store.asked("put_block_list")) == 3
-    assert sum(each.size for each in place.store.asked("put_block")) == 2 * SIZE + BLOCK
-
-
 def test_after_a_wrong_commit_no_block_is_reused(place: Place) -> None:
     """The block list of such a blob is not trusted: the whole file is sent again."""
     place.succeed()
@@ -354,24 +326,6 @@ def test_a_file_that_changes_during_its_upload_is_not_committed(place: Place) ->
     assert "p/a.bin" not in place.store.blobs
     # The blocks already sent are reused by the next try.
     assert place.succeed() == 0
-
-
-def test_a_run_without_a_journal_sends_everything(place: Place) -> None:
-    place.kill_after(5)
-    report = moved_by(DirectEngine(), place.task())
-    assert report.failed == [] and report.moved[0].reused == 0
-    assert place.store.body("p/a.bin") == place.body
-
-
-def test_a_server_without_get_block_list_gets_whole_files(place: Place) -> None:
-    place.kill_after(2)
-
-    def refuse(request: Request) -> None:
-        if request.operation == "block_list":
-            raise StorageError("not implemented", status=501)
-
-    place.store.before = refuse
-    assert place.succeed() == SIZE
 
 
 # -- what a plan shows ---------------------------------------------------------------------------------------------
