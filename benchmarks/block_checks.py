@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.emulator import ACCOUNT
 from benchmarks.fast_server import fast_server
 from benchmarks.tools import Blobsync, Place
-from blobsync.store.rest.block_checks import installed_crc64
+from blobsync.store.checksums import installed_crc64
 
 _MIB = 1 << 20
 _BLOCK = 4 * _MIB

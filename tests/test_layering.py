@@ -28,7 +28,7 @@ MINTING = {"mint_sas", "sas_minter", "sas_url"}
 
 # Third-party packages, and standard modules that have one home.
 GATES: dict[str, tuple[str, ...]] = {
-    "anycrc": ("store.rest.block_checks", "store.checksums"),
+    "anycrc": ("store.checksums",),
     **dict.fromkeys(("boto3", "botocore"), ("store.s3",)),
     "azure": ("store.azure_identity", "store.sdk", "backends"),
     "pathspec": ("local.ignore_patterns",),
@@ -176,7 +176,7 @@ def test_a_short_upload_imports_only_what_it_needs() -> None:
         "blobsync.store.old_contents",
         "blobsync.store.resumed_reader",
         "blobsync.store.rest.arrow",
-        "blobsync.store.rest.block_checks",
+        "blobsync.store.checksums",
     }
     assert "blobsync.direct.upload" in loaded and not late & loaded
 

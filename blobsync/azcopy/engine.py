@@ -4,10 +4,15 @@ azcopy's own report is not used. Uploads are reported without a destination stat
 them. Downloads are checked here, file by file, before they take their final names. When azcopy copies a whole folder it
 lists the source itself, and no kernel confines it to names in a container: it gets such a copy only if it cannot
 replace any other blob, and afterwards the destination is compared with the plan.
+
+azcopy cannot be given a list of local files at speed (its list is walked one by one), and a folder itself may hold more
+than the plan. So it uploads a tree of symlinks to exactly the planned files, read with ``--follow-symlinks``: 15
+microseconds a file, and azcopy no more than the files themselves.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +36,7 @@ from blobsync.azcopy.file_results import (
 from blobsync.azcopy.run_folders import Workspace, workspace
 from blobsync.azcopy.sandbox import Landlock
 from blobsync.azcopy.staged_downloads import Arrivals
-from blobsync.azcopy.upload_links import SourceHashes, build_links
+from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import (
     BlobsyncError,
     CredentialError,
@@ -46,8 +51,9 @@ from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.process import ProcessRunner
 from blobsync.base.redaction import SasToken
+from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.direct.thread_pool import RunState
-from blobsync.local.files import LocalFolder
+from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.os_errors import local_error
 from blobsync.plan.engine_model import CHATTY_FILES
 from blobsync.plan.transfer_plan import FileAction, Route
@@ -55,6 +61,9 @@ from blobsync.store.open_locations import OpenBlob
 from blobsync.store.sas import READ_FOLDER, WRITE_BLOBS, WRITE_BLOBS_WITH_TIER
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
+# Of the hashing of an upload.
+_CHUNK = 1 << 20
+_THREADS = 2
 # Stop azcopy after so many seconds without traffic.
 STALL_AFTER = 300.0
 
@@ -386,3 +395,75 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
     except OSError:
         return
+
+
+def build_links(root: Path, names: Sequence[tuple[str, Path]]) -> dict[str, BlobsyncError]:
+    """Create a link below ``root`` for each (relative name, file); returns the failures by name.
+
+    These are failures of the disk of ``root``, not of the file: another engine needs no links.
+    """
+    made = {""}
+    failed: dict[str, BlobsyncError] = {}
+    for name, file in names:
+        parent = name.rpartition("/")[0]
+        try:
+            if parent not in made:
+                os.makedirs(root / parent, exist_ok=True)
+                made.add(parent)
+            os.symlink(os.path.abspath(file), root / name)
+        except OSError as error:
+            failed[name] = AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, f"{root / name}: {error.strerror}")
+    return failed
+
+
+class SourceHashes:
+    """Hashes the files of an upload in threads while azcopy sends them.
+
+    Costs 1.6 ms of processor time a MiB beside azcopy's own MD5, and no second disk read where the file fits into
+    the page cache. A file that cannot be read, or is not the planned one any more, shows here, too.
+    """
+
+    def __init__(self, source: LocalLocation, actions: Sequence[FileAction]) -> None:
+        self._source = source
+        self._actions = actions
+        self._halt = StopRequest()
+        self.states: dict[str, LocalState] = {}
+        self.errors: dict[str, BlobsyncError] = {}
+
+    def start(self) -> None:
+        """Start in the background."""
+        self._all = Ahead(self._hash_all)
+
+    def join(self, stop: StopRequest = NEVER) -> None:
+        """Wait for the rest; raises ``KeyboardInterrupt`` when ``stop`` asks for that."""
+        self._all.result(stop)
+
+    def stop(self) -> None:
+        """Skip the remaining files."""
+        self._halt.make()
+
+    def _hash_all(self) -> None:
+        for _ in side_by_side(self._note, self._actions, _THREADS):
+            if self._halt.made:
+                return
+
+    def _note(self, action: FileAction) -> None:
+        try:
+            self.states[action.path] = self._hash(action)
+        except BlobsyncError as error:
+            self.errors[action.path] = error
+
+    def _hash(self, action: FileAction) -> LocalState:
+        file = SourceFile(self._source.at(action.path), action.source)
+        try:
+            md5 = hashlib.md5(usedforsecurity=False)
+            size = file.state.size
+            for offset in range(0, size, _CHUNK):
+                if self._halt.made:
+                    break
+                md5.update(file.read_at(offset, min(_CHUNK, size - offset)))
+            file.check_unchanged()
+        finally:
+            file.close()
+        seen = file.state
+        return LocalState(seen.size, seen.mtime_ns, seen.ctime_ns, seen.inode, md5.digest())

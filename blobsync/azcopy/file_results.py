@@ -13,7 +13,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.azcopy.azcopy_process import AzcopyJobOutcome
 from blobsync.azcopy.failure_reasons import (
@@ -205,7 +204,7 @@ def damaged_blobs(store: BlobStore, expected: Mapping[str, bytes]) -> dict[str, 
     One with another MD5 is a later version of somebody else's: it is left to the fresh look.
     """
     looks = side_by_side(lambda item: _look(store, *item), expected.items(), _THREADS)
-    return {name: look.there for name, look in zip(expected, looks, strict=True) if look.is_damaged}
+    return {name: there for name, (is_damaged, there) in zip(expected, looks, strict=True) if is_damaged}
 
 
 def send_again(
@@ -226,12 +225,8 @@ def send_again(
     return report
 
 
-class _Look(NamedTuple):
-    is_damaged: bool
-    there: RemoteState | None = None
-
-
-def _look(store: BlobStore, name: str, md5: bytes) -> _Look:
+def _look(store: BlobStore, name: str, md5: bytes) -> tuple[bool, RemoteState | None]:
+    """Whether the blob is damaged, and what is there."""
     digest = hashlib.md5(usedforsecurity=False)
     blob: BlobInfo | None
     try:
@@ -244,7 +239,7 @@ def _look(store: BlobStore, name: str, md5: bytes) -> _Look:
         blob = store.head(name)
     else:
         if digest.digest() == md5:
-            return _Look(is_damaged=False)
+            return False, None
     if blob is None:
-        return _Look(is_damaged=True)
-    return _Look(blob.md5 == md5, RemoteState(blob.size, blob.etag, blob.md5))
+        return True, None
+    return blob.md5 == md5, RemoteState(blob.size, blob.etag, blob.md5)

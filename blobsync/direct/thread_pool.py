@@ -442,28 +442,20 @@ class WorkerPool:
                     if self._run.stop.is_set():
                         return None
                     if self._begun:
-                        return self._take_piece()
-                    job = self._next_job()
+                        begun = self._begun[0]
+                        begun.left_to_take -= 1
+                        if not begun.left_to_take:
+                            self._begun.popleft()
+                        return begun
+                    job = self._again.popleft() if self._again else next(self._waiting, None)
                     if job is not None:
                         self._busy += 1
                         break
                     if not self._busy:
                         return None
                     self._changed.wait(0.5)
-            if (begun := self._open_job(job)) is not None:
-                return begun
-
-    def _take_piece(self) -> _Begun:
-        begun = self._begun[0]
-        begun.left_to_take -= 1
-        if not begun.left_to_take:
-            self._begun.popleft()
-        return begun
-
-    def _next_job(self) -> FileJob | None:
-        if self._again:
-            return self._again.popleft()
-        return next(self._waiting, None)
+            if (opened := self._open_job(job)) is not None:
+                return opened
 
     def _open_job(self, job: FileJob) -> _Begun | None:
         if self._run.hopeless is not None:

@@ -8,7 +8,6 @@ import os
 import threading
 from base64 import b64encode
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -60,7 +59,8 @@ class SentBlocks:
         # Blocks that this run has put: size by SHA-256. A later attempt counts them as sent, not as reused.
         self._put: dict[bytes, int] = {}
         self._taken: set[str] = set()
-        self._kept: set[str] = set()
+        # The ids of the blocks that are reused from the version being replaced.
+        self.from_present_version: set[str] = set()
         self._staged_bytes = 0
         self._reused = False
 
@@ -77,7 +77,7 @@ class SentBlocks:
         With ``trusting`` False no block is reused.
         """
         self._there, self._reused = NOTHING, False
-        self._taken, self._kept, self._staged_bytes = set(), set(), 0
+        self._taken, self.from_present_version, self._staged_bytes = set(), set(), 0
         journal = self._memory.journal
         journaled = dict(self._put)
         if journal is not None:
@@ -100,7 +100,7 @@ class SentBlocks:
                 return Fate.SEND
             self._reused = True
             if is_committed:
-                self._kept.add(block.id)
+                self.from_present_version.add(block.id)
                 return Fate.THERE
             if digest in self._put:
                 return Fate.SENT
@@ -115,11 +115,6 @@ class SentBlocks:
         with self._lock:
             self._put[digest] = block.size
         self._memory.put(self._blob, block)
-
-    @property
-    def from_present_version(self) -> AbstractSet[str]:
-        """The ids of the blocks that are reused from the version being replaced."""
-        return self._kept
 
     def check(self, blocks: Sequence[Block]) -> None:
         """Verify the blob after a commit that reused blocks: the service stores the MD5 of the whole without checking

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, Retry
 from blobsync.base.events import Phase, SilentListener
@@ -43,11 +43,8 @@ class Kept(NamedTuple):
     state: FileState
 
 
-class Aside(NamedTuple):
-    """The result of :func:`set_aside` for each file."""
-
-    kept: list[Kept]
-    failed: list[tuple[FileAction, FileFailure]]
+# The files that were kept, and the failures of the others.
+Aside: TypeAlias = tuple[list[Kept], list[tuple[FileAction, FileFailure]]]
 
 
 def keep_both(
@@ -118,9 +115,7 @@ def brought(part: LivePart, kept: Sequence[Kept]) -> LivePart:
     return folders.part.turned_round(moves)
 
 
-def arrived(
-    part: LivePart, kept: Sequence[Kept], failures: Mapping[str, FileFailure]
-) -> tuple[list[Kept], list[tuple[FileAction, FileFailure]]]:
+def arrived(part: LivePart, kept: Sequence[Kept], failures: Mapping[str, FileFailure]) -> Aside:
     """The files whose copy is at both ends, and the failures of the others; ``failures`` are those of the copies' way
     back to the source."""
     folders = _folders(part)
@@ -174,7 +169,7 @@ def set_aside(
             failures[path] = FileFailure(path, why.code, why.message, why.hint)
             waiting[path] = kept.pop(path).action
     failed = [(action, _not_kept(folders, action, failures.get(path))) for path, action in waiting.items()]
-    return Aside(list(kept.values()), failed)
+    return list(kept.values()), failed
 
 
 class _Folders(NamedTuple):

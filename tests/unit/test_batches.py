@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -122,19 +121,6 @@ def test_what_is_there_already_is_verified_and_nothing_is_left_of_it_on_the_disk
     again = carry(world, planned(world), receipts=receipts)
     assert (again.ok, again.transferred, again.verified, again.receipt) == (True, 0, FILES, None)
     assert list(receipts.iterdir()) == []
-
-
-def test_where_there_is_no_place_for_a_receipt_none_is_written(world: World) -> None:
-    heard = RecordingListener()
-    result = carry(world, planned(world), heard)
-    assert (result.ok, result.receipt, heard.notes) == (True, None, [])
-
-
-def test_a_receipt_that_cannot_be_written_is_reported_and_no_failure(world: World, receipts: Path) -> None:
-    heard, nowhere = RecordingListener(), receipts / "nowhere"
-    result = carry(world, planned(world), heard, receipts=nowhere)
-    assert (result.ok, result.transferred, result.receipt) == (True, FILES, None)
-    assert heard.notes == [f"no receipt was written to {nowhere}: {os.strerror(2)}"]
 
 
 def test_deletions_alone_have_a_receipt(world: World, receipts: Path) -> None:

@@ -17,7 +17,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken
-from blobsync.store.rest.block_checks import BlockChecks, Crc64, installed_crc64
+from blobsync.store.checksums import BlockChecks, Crc64, installed_crc64
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.request_signing import SasSigner
 from blobsync.store.rest.retries import RetryPolicy

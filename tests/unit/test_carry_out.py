@@ -122,6 +122,21 @@ def codes(result: TransferResult) -> dict[str, str]:
     return {failure.path: failure.code for failure in result.failures}
 
 
+@dataclass(frozen=True)
+class Does:
+    """An engine that does ``what``."""
+
+    what: Callable[[MoveTask, MoveReport, Listener], None]
+    name: str
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        self.what(task, report, listener)
+
+
+def does(what: Callable[[MoveTask, MoveReport, Listener], None], name: str = "azcopy") -> Callable[[], Engine]:
+    return lambda: Does(what, name)
+
+
 def none_is_needed() -> Engine:
     raise AssertionError("there is nothing to move")
 
@@ -148,34 +163,28 @@ def test_the_listener_hears_what_comes_and_how_each_file_ends(world: World) -> N
 
 
 def test_of_a_list_only_what_has_to_be_looked_at_first_is_shown_after_that(world: World) -> None:
-    class Together:
-        name = "azcopy"
-
-        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
-            seen = CollectedReport()
-            DirectEngine().move(task, seen, listener)
-            first, *others = seen.moved
-            report.files_moved([first._replace(destination=None), *others])
+    def together(task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        seen = CollectedReport()
+        DirectEngine().move(task, seen, listener)
+        first, *others = seen.moved
+        report.files_moved([first._replace(destination=None), *others])
 
     write(world, FILES)
     heard = Heard()
-    carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": Together}, heard=heard)
+    carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": does(together)}, heard=heard)
     assert heard.events == [Moving("uploading", 0), FilesCounted(1), FilesCounted(-1)]
     assert sorted(heard.done) == [("data/x/a", None), ("data/x/b", None), ("data/x/sub/c", None)]
 
 
 def test_a_failure_of_a_file_that_nobody_planned_is_shown_as_that(world: World) -> None:
-    class FailsAnother:
-        name = "azcopy"
-
-        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
-            other = task.actions[0]._replace(path="other")
-            report.file_failed(other, FileFailure("data/x/other", FailureCode.SIZE_MISMATCH, "no"))
-            DirectEngine().move(task, report, listener)
+    def fails_another(task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        other = task.actions[0]._replace(path="other")
+        report.file_failed(other, FileFailure("data/x/other", FailureCode.SIZE_MISMATCH, "no"))
+        DirectEngine().move(task, report, listener)
 
     write(world, {"a": b"aaa"})
     heard = Heard()
-    carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": FailsAnother}, heard=heard)
+    carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": does(fails_another)}, heard=heard)
     assert sorted(heard.done) == [("data/x/a", None), ("data/x/other", "not_planned")]
 
 
@@ -371,42 +380,36 @@ def test_a_file_that_moved_at_its_second_try_and_was_not_looked_at_is_not_told_a
     write(world, {"a": b"aaa"})
     tries: list[MoveTask] = []
 
-    class Interrupted:
-        name = "azcopy"
-
-        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
-            tries.append(task)
-            (action,) = task.actions
-            if len(tries) == 1:
-                report.file_failed(action, FileFailure("data/x/a", FailureCode.SAS_EXPIRED, "no"))
-                return
-            report.files_moved([Moved(action, source=action.source)])
-            raise KeyboardInterrupt
+    def interrupted(task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        tries.append(task)
+        (action,) = task.actions
+        if len(tries) == 1:
+            report.file_failed(action, FileFailure("data/x/a", FailureCode.SAS_EXPIRED, "no"))
+            return
+        report.files_moved([Moved(action, source=action.source)])
+        raise KeyboardInterrupt
 
     heard = Heard()
     with pytest.raises(TransferCancelledError, match="1 moved but not yet verified"):
-        carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": Interrupted}, heard=heard)
+        carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": does(interrupted)}, heard=heard)
     assert len(tries) == 2 and heard.done == []
 
 
 def test_what_moved_for_nothing_is_said_of_a_stopped_transfer(world: World) -> None:
     write(world, {"a": b"aaa", "b": b"bbbb"})
 
-    class Interrupted:
-        name = "direct"
-
-        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
-            one = [action for action in task.actions if action.path == "a"]
-            DirectEngine().move(task._replace(actions=one), report, SilentListener())
-            # Two of the three were there before; then one of the other file.
-            listener.emit(BytesReused(2))
-            listener.emit(BytesMoved(1))
-            listener.emit(BytesMoved(1))
-            raise KeyboardInterrupt
+    def interrupted(task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        one = [action for action in task.actions if action.path == "a"]
+        DirectEngine().move(task._replace(actions=one), report, SilentListener())
+        # Two of the three were there before; then one of the other file.
+        listener.emit(BytesReused(2))
+        listener.emit(BytesMoved(1))
+        listener.emit(BytesMoved(1))
+        raise KeyboardInterrupt
 
     plan = world.plan("u", "data/x", options=AZCOPY._replace(engine="direct"))
     with pytest.raises(TransferCancelledError) as stopped:
-        carry(world, plan, {"direct": Interrupted})
+        carry(world, plan, {"direct": does(interrupted, "direct")})
     assert stopped.value.message == (
         "stopped: 1 of 2 files is done and verified, 1 is left;"
         " 1 B of unfinished files were sent and will be sent again"
@@ -1054,15 +1057,6 @@ def test_what_was_deleted_is_on_record_nowhere_and_in_the_receipt(world: World) 
     assert json.loads(result.receipt.read_text())["interrupted"] is False
 
 
-def test_nothing_is_deleted_where_part_of_the_source_could_not_be_read(world: World) -> None:
-    add(world, "eu", {"extra": b"x"})
-    write(world, {"a": b"aaa"})
-    plan = world.plan("u", "data/x", options=TransferOptions(mirror=True, max_delete_percent=100.0))
-    unreadable = FileFailure("data/x/b", FailureCode.UNREADABLE, "no")
-    result = carry(world, replace(plan, unreadable=(unreadable,)), {"direct": DirectEngine})
-    assert (result.deleted, codes(result)) == (0, {"data/x/b": "unreadable"})
-
-
 def test_extras_that_stay_after_a_failure_are_reported(world: World) -> None:
     add(world, "eu", {"extra": b"x"})
     write(world, {"a": b"aaa"})
@@ -1078,32 +1072,6 @@ def test_extras_that_stay_after_a_failure_are_reported(world: World) -> None:
         carry(world, plan, {"azcopy": lambda: fails_with("access_denied")}, heard=heard)
         assert heard.notes == said
     assert "store/data/x/extra" in world.store("eu").blobs
-
-
-def test_a_failure_without_extras_says_nothing_of_extras(world: World) -> None:
-    write(world, {"a": b"aaa"})
-    heard = Heard()
-    plan = world.plan("u", "data/x", options=TransferOptions(mirror=True, engine="azcopy"))
-    carry(world, plan, {"azcopy": lambda: fails_with("access_denied")}, heard=heard)
-    assert heard.notes == []
-
-
-def test_an_interrupt_at_the_first_deletion_leaves_a_receipt(world: World, tmp_path: Path) -> None:
-    add(world, "eu", {"a": b"aaa", "extra": b"x"})
-    write(world, {"a": b"aaa"})
-    plan = world.plan("u", "data/x", options=TransferOptions(mirror=True, max_delete_percent=100.0))
-
-    def interrupt(request: Request) -> None:
-        if request.operation == "delete":
-            raise KeyboardInterrupt
-
-    world.store("eu").before = interrupt
-    receipts = tmp_path / "receipts"
-    receipts.mkdir()
-    with pytest.raises(TransferCancelledError):
-        carry(world, plan, {"direct": none_is_needed}, receipts=receipts)
-    (receipt,) = receipts.iterdir()
-    assert json.loads(receipt.read_text())["interrupted"] is True
 
 
 def test_after_a_stop_nothing_more_is_deleted(world: World) -> None:
@@ -1134,17 +1102,14 @@ def test_a_receipt_that_cannot_be_written_is_reported_and_no_failure(world: Worl
 def test_what_a_failed_file_leaves_for_the_next_run_is_reported(world: World) -> None:
     write(world, {"a": b"aaa", "b": b"bb"})
 
-    class KeepsOne:
-        name = "direct"
-
-        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
-            one, other = task.actions
-            report.file_kept(one, 2)
-            report.file_failed(one, FileFailure("data/x/a", FailureCode.STORAGE_ERROR, "no"))
-            DirectEngine().move(task._replace(actions=[other]), report, listener)
+    def keeps_one(task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        one, other = task.actions
+        report.file_kept(one, 2)
+        report.file_failed(one, FileFailure("data/x/a", FailureCode.STORAGE_ERROR, "no"))
+        DirectEngine().move(task._replace(actions=[other]), report, listener)
 
     heard = Heard()
-    result = carry(world, world.plan("u", "data/x"), {"direct": KeepsOne}, heard=heard)
+    result = carry(world, world.plan("u", "data/x"), {"direct": does(keeps_one, "direct")}, heard=heard)
     assert codes(result) == {"data/x/a": "storage_error"}
     assert heard.notes == ["2 B of unfinished files are kept, and the next run resumes from there"]
 
@@ -1152,16 +1117,13 @@ def test_what_a_failed_file_leaves_for_the_next_run_is_reported(world: World) ->
 def test_what_is_verified_is_on_record_also_after_an_interrupt(world: World) -> None:
     write(world, FILES)
 
-    class Interrupted:
-        name = "azcopy"
-
-        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
-            DirectEngine().move(task._replace(actions=task.actions[:2]), report, listener)
-            raise KeyboardInterrupt
+    def interrupted(task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        DirectEngine().move(task._replace(actions=task.actions[:2]), report, listener)
+        raise KeyboardInterrupt
 
     plan = world.plan("u", "data/x", options=AZCOPY)
     with pytest.raises(TransferCancelledError, match="2 of 3 files are done and verified"):
-        carry(world, plan, {"azcopy": Interrupted})
+        carry(world, plan, {"azcopy": does(interrupted)})
     key = plan.parts[0].key
     assert set(world.context().records(key).get([key.at(name) for name in FILES])) == {key.at("a"), key.at("b")}
 
@@ -1169,20 +1131,17 @@ def test_what_is_verified_is_on_record_also_after_an_interrupt(world: World) -> 
 def test_what_failed_before_an_interrupt_is_in_its_receipt(world: World, tmp_path: Path) -> None:
     write(world, FILES)
 
-    class Interrupted:
-        name = "azcopy"
-
-        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
-            report.azcopy_job("job-1")
-            report.file_failed(task.actions[0], FileFailure("data/x/a", FailureCode.AZCOPY_FAILED, "it gave up"))
-            raise KeyboardInterrupt
+    def interrupted(task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        report.azcopy_job("job-1")
+        report.file_failed(task.actions[0], FileFailure("data/x/a", FailureCode.AZCOPY_FAILED, "it gave up"))
+        raise KeyboardInterrupt
 
     heard = Heard()
     receipts = tmp_path / "receipts"
     receipts.mkdir()
     plan = world.plan("u", "data/x", options=AZCOPY)
     with pytest.raises(TransferCancelledError) as stopped:
-        carry(world, plan, {"azcopy": Interrupted}, heard=heard, receipts=receipts)
+        carry(world, plan, {"azcopy": does(interrupted)}, heard=heard, receipts=receipts)
     (receipt,) = receipts.iterdir()
     outcome = stopped.value.result
     assert isinstance(outcome, TransferResult)

@@ -48,6 +48,11 @@ def crc64_of(body: bytes) -> Checksum:
     return Checksum(CRC64, crc64(body).to_bytes(8, "big"))
 
 
+def fetch(job: CopyFromSourceJob) -> None:
+    for _ in range(job.open()):
+        job.piece()
+
+
 class Place:
     def __init__(self) -> None:
         self.source = MemorySource()
@@ -86,8 +91,7 @@ class Place:
 
     def moved(self, *, comparing: bool = False, joining: Callable[[], JoinedCrc64] = JoinedCrc64) -> Moved:
         job = self.job(comparing=comparing, joining=joining)
-        for _ in range(job.open()):
-            job.piece()
+        fetch(job)
         return job.commit()
 
 
@@ -259,7 +263,7 @@ def test_a_blob_that_another_writes_right_after_is_looked_up_again(place: Place,
     assert place.moved().destination is None
 
 
-@pytest.mark.parametrize("when", ["planned", "opened", "half"])
+@pytest.mark.parametrize("when", ["planned", "opened", "half", "deleted at the end"])
 def test_an_object_that_is_replaced_is_a_failure_and_no_mixture(place: Place, when: str) -> None:
     action = place.action()
     if when == "planned":
@@ -271,21 +275,12 @@ def test_an_object_that_is_replaced_is_a_failure_and_no_mixture(place: Place, wh
             if (when, index) in (("opened", 0), ("half", 2)):
                 place.source.add("x/a", BODY[::-1])
             job.piece()
+        if when == "deleted at the end":
+            del place.source.inner.blobs["x/a"]
         job.commit()
 
     with pytest.raises(Exception, match="changed while"):
         move()
-    assert "y/a" not in place.there.blobs
-
-
-def test_a_deleted_object_is_a_failure(place: Place) -> None:
-    job = place.job()
-    pieces = job.open()
-    for _ in range(pieces):
-        job.piece()
-    del place.source.inner.blobs["x/a"]
-    with pytest.raises(Exception, match="changed while"):
-        job.commit()
     assert "y/a" not in place.there.blobs
 
 
@@ -298,8 +293,7 @@ def test_an_object_that_is_gone_before_anything_was_fetched_is_a_failure(place: 
 
 def test_a_file_may_get_another_name(place: Place) -> None:
     job = place.job(place.action()._replace(target="sub/b"))
-    for _ in range(job.open()):
-        job.piece()
+    fetch(job)
     job.commit()
     assert place.there.body("y/sub/b") == BODY and list(place.there.blobs) == ["y/sub/b"]
 
@@ -324,8 +318,7 @@ def test_a_version_is_named_in_each_url_and_not_looked_up_again(place: Place) ->
     place.source.versions["x/a"] = "v1"
     job = place.job()
     place.source.inner.requests.clear()
-    for _ in range(job.open()):
-        job.piece()
+    fetch(job)
     job.commit()
     assert {version for _, version, _ in place.source.signed} == {"v1"}
     assert len(place.source.inner.asked("head")) == 1
@@ -377,8 +370,7 @@ def test_what_a_blob_will_be_is_noted_before_it_is(place: Place, size: int, has_
 
 def test_nothing_is_replaced_that_the_plan_did_not_see(place: Place) -> None:
     job = place.job()
-    for _ in range(job.open()):
-        job.piece()
+    fetch(job)
     place.there.add("y/a", b"somebody else's")
     with pytest.raises(Exception, match="changed since"):
         job.commit()
@@ -520,8 +512,7 @@ def test_a_copy_that_arrived_with_another_crc64_is_fetched_anew(place: Place, tm
 def test_blocks_that_the_service_drops_before_the_end_are_fetched_anew(place: Place, tmp_path: Path) -> None:
     records = FetchRecords(StateDir(tmp_path))
     job = place.job(records=records)
-    for _ in range(job.open()):
-        job.piece()
+    fetch(job)
     place.there.blocks.clear()
     with pytest.raises(StorageError, match="a block is not there"):
         job.commit()
@@ -538,8 +529,7 @@ def test_another_failure_of_the_end_keeps_what_was_fetched(place: Place, tmp_pat
 
     records = FetchRecords(StateDir(tmp_path))
     job = place.job(records=records)
-    for _ in range(job.open()):
-        job.piece()
+    fetch(job)
     place.there.before = refuse
     with pytest.raises(StorageError, match="busy"):
         job.commit()

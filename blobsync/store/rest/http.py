@@ -176,8 +176,6 @@ class SideBySide:
                 return
 
 
-_T = TypeVar("_T")
-
 # What an account charges requests as; all others are writes.
 _KINDS = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
 
@@ -269,7 +267,7 @@ class BlobHttp:
         """Send a request by :meth:`tries`, and return the final response with its body."""
         return self.run(self.tries(method, path, query, headers, body))
 
-    def run(self, steps: Steps[_T], sent: Sent | None = None) -> _T:
+    def run(self, steps: Steps[T], sent: Sent | None = None) -> T:
         """Run one operation in this thread; ``sent`` is called with the bytes of the body sent so far."""
         back: Response | None = None
         error: Exception | None = None
@@ -277,7 +275,7 @@ class BlobHttp:
             try:
                 step = steps.send(back) if error is None else steps.throw(error)
             except StopIteration as end:
-                return cast("_T", end.value)
+                return cast("T", end.value)
             back = error = None
             try:
                 if not isinstance(step, HttpRequest):

@@ -64,7 +64,7 @@ from blobsync.store.sas_token import DelegationKey
 
 if TYPE_CHECKING:
     from blobsync.store.account_features import AccountFeatures
-    from blobsync.store.rest.block_checks import BlockChecks, FindCrc64
+    from blobsync.store.checksums import BlockChecks, FindCrc64
     from blobsync.store.resumed_reader import ResumedReader
 
 
@@ -138,7 +138,7 @@ class BlobSteps:
     def put_block(self, name: str, block_id: str, body: bytes) -> Steps[None]:
         """Put Block, checked by the service: by the CRC64 where it can, else by the MD5."""
         # Late: most commands send no block.
-        from blobsync.store.rest.block_checks import CRC64_HEADER, BlockChecks, content_md5, installed_crc64
+        from blobsync.store.checksums import CRC64_HEADER, BlockChecks, content_md5, installed_crc64
 
         checks = self._checks = self._checks or BlockChecks((self._crc64 or installed_crc64)())
         crc64 = checks.crc64(body, self._http.server or "")
@@ -482,7 +482,7 @@ class RestBlobStore:
         Raises ``PreconditionFailedError`` if it has another length. A block whose response was lost is not written
         twice.
         """
-        from blobsync.store.rest.block_checks import content_md5
+        from blobsync.store.checksums import content_md5
 
         headers = {"Content-MD5": content_md5(body), "x-ms-blob-condition-appendpos": str(at)}
         reply = self._http.send("PUT", self._path(name), {"comp": "appendblock"}, headers, body)
