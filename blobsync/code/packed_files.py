@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blobsync.base.errors import ArchiveError, NothingMatchedError
@@ -152,39 +152,31 @@ def why(rules: CodeRules, path: str) -> Decision:
     if not os.path.lexists(local):
         raise NothingMatchedError(f"there is no {path} in the project", path=path)
     walk = _Walk(rules)
-    ignore = rules.ignore
-    parts = path.strip("/").split("/")
+    ignore, whole = rules.ignore, path.strip("/")
+    parts = whole.split("/")
     for depth, name in enumerate(parts):
         here = "/".join(parts[:depth])
-        folder = f"{here}/" if here else ""
-        names = {entry.name for entry in walk.entries(folder)}
+        above = f"{here}/" if here else ""
+        names = {entry.name for entry in walk.entries(above)}
         if here and (marked := _marked(rules.root / here, names)):
             return Decision(path, included=False, reason=f"{here}/ is {marked}")
-        ignore = ignore.entering(rules.root / here, folder, names)
-        one = folder + name
+        ignore = ignore.entering(rules.root / here, above, names)
+        one = above + name
         status = os.lstat(rules.root / one)
-        found = _left_out(rules, ignore, one, name, folder=stat.S_ISDIR(status.st_mode))
-        if found:
-            inherited = "" if one == path.strip("/") else f"its folder {one}/ is left out: "
-            reason = inherited + found.reason
-            return Decision(path, False, reason, found.pattern, found.file, found.line, secret=found.secret)
-    return _end_of_why(rules, ignore, path.strip("/"))
-
-
-def _end_of_why(rules: CodeRules, ignore: IgnoreRules, path: str) -> Decision:
-    local = rules.root / path
-    status = os.lstat(local)
-    folder = stat.S_ISDIR(status.st_mode)
+        folder = stat.S_ISDIR(status.st_mode)
+        if found := _left_out(rules, ignore, one, name, folder=folder):
+            inherited = "" if one == whole else f"its folder {one}/ is left out: "
+            return replace(found, path=path, reason=inherited + found.reason)
     if folder:
         if marked := _marked(local, set(os.listdir(local))):
-            return Decision(path, included=False, reason=marked)
-    elif refused := _refused(rules, path, status, os.readlink(local) if stat.S_ISLNK(status.st_mode) else ""):
+            return Decision(whole, included=False, reason=marked)
+    elif refused := _refused(rules, whole, status, os.readlink(local) if stat.S_ISLNK(status.st_mode) else ""):
         return refused
-    rule = ignore.decide(path, folder=folder)
+    rule = ignore.decide(whole, folder=folder)
     size = None if folder else status.st_size
     if rule is None:
-        return Decision(path, True, "no pattern matches it", size=size)
-    return Decision(path, True, "included again by a pattern", rule.pattern, rule.file, rule.line or None, size)
+        return Decision(whole, True, "no pattern matches it", size=size)
+    return Decision(whole, True, "included again by a pattern", rule.pattern, rule.file, rule.line or None, size)
 
 
 class _Walk:

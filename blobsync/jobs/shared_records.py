@@ -100,18 +100,10 @@ class _Place(NamedTuple):
         return f"{self.folder}/{_LAST - int(moment):010d}_{run_id}.json"
 
 
+# A record to write, its text, and the text's digest.
+_Change = tuple[JobRecord, bytes, str]
+
 # -- writing ---------------------------------------------------------------------------------------------------------
-
-
-class _Change(NamedTuple):
-    """A record to write."""
-
-    job: JobRecord
-    body: bytes
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.body).hexdigest()
 
 
 def share(context: JobContext, records: Sequence[JobRecord]) -> None:
@@ -123,8 +115,9 @@ def share(context: JobContext, records: Sequence[JobRecord]) -> None:
         written = known.get(record.run_id)
         if written and not _is_due(written, record.state):
             continue
-        change = _Change(record, _text_of(record).encode())
-        if written and written[2] == change.digest:
+        body = _text_of(record).encode()
+        digest = hashlib.sha256(body).hexdigest()
+        if written and written[2] == digest:
             continue
         try:
             place = _place_of(context.cluster_of(record))
@@ -133,10 +126,10 @@ def share(context: JobContext, records: Sequence[JobRecord]) -> None:
             context.history.note_shared(record.run_id, record.state, "")
             continue
         if place is None:
-            context.history.note_shared(record.run_id, record.state, change.digest)
+            context.history.note_shared(record.run_id, record.state, digest)
         else:
             key = str(place.account.container), place.folder
-            groups.setdefault(key, (place, []))[1].append(change)
+            groups.setdefault(key, (place, []))[1].append((record, body, digest))
     for place, changes in groups.values():
         _write(context, place, changes)
 
@@ -160,13 +153,14 @@ def _write(context: JobContext, place: _Place, changes: Sequence[_Change]) -> No
     try:
         with context.store(place.clusters[0], place.account, patient=False) as store:
             while left:
-                job, body = left[0]
+                job, body, digest = left[0]
                 store.put(place.name_of(job.run_id), body, md5=hashlib.md5(body, usedforsecurity=False).digest())
-                context.history.note_shared(job.run_id, job.state, left.pop(0).digest)
+                context.history.note_shared(job.run_id, job.state, digest)
+                del left[0]
     except BlobsyncError as error:
-        for change in left:
-            context.history.note_shared(change.job.run_id, change.job.state, "")
-        what = left[0].job.run_id if len(left) == 1 else f"{len(left):,} jobs"
+        for job, *_ in left:
+            context.history.note_shared(job.run_id, job.state, "")
+        what = left[0][0].run_id if len(left) == 1 else f"{len(left):,} jobs"
         context.note(
             f"other machines do not see {what} as known here: {place.account.container} cannot be written:"
             f" {error.message}"

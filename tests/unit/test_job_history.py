@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import stat
 import threading
 import time
@@ -15,7 +14,7 @@ import pytest
 
 from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError
 from blobsync.jobs.history import History
-from blobsync.jobs.record import JobFilter, JobRecord
+from blobsync.jobs.record import JobRecord
 from blobsync.jobs.timeline import moments_of, seconds_of, spans_of
 from blobsync.jobspec.spec import (
     CodeRef,
@@ -141,16 +140,6 @@ def test_a_whole_id_wins_over_longer_ids_that_end_with_it(history: History) -> N
     assert history.find("job_1").run_id == "job_1"
 
 
-def test_the_newest_come_first_and_can_be_chosen(history: History) -> None:
-    for number, cluster in enumerate(("eu", "us", "eu")):
-        add(history, f"me_{number}_x", cluster=cluster)
-    history.update(history.find("me_0_x"), RunInfo("me_0_x", State.FAILED, 1))
-    assert [record.run_id for record in history.page()] == ["me_2_x", "me_1_x", "me_0_x"]
-    assert [record.run_id for record in history.page(limit=1)] == ["me_2_x"]
-    assert [record.run_id for record in history.page(JobFilter((State.FAILED,)))] == ["me_0_x"]
-    assert [record.run_id for record in history.page(JobFilter(cluster="us"))] == ["me_1_x"]
-
-
 def test_what_a_backend_has_forgotten_is_not_forgotten_here(history: History) -> None:
     record = add(history, "me_1_a")
     ended = history.update(record, RunInfo("me_1_a", State.COMPLETED, 0, started=1.0, ended=2.0, nodes=("n1",)))
@@ -164,13 +153,6 @@ def test_a_job_that_vanished_after_we_cancelled_it_is_canceled(history: History)
     record = history.ask_cancel(add(history, "me_1_a"))
     assert history.update(record, RunInfo("me_1_a", State.UNKNOWN)).info.state is State.CANCELED
     assert history.find("me_1_a").info.state is State.CANCELED
-
-
-def test_several_processes_can_write_at_a_time(history: History, tmp_path: Path) -> None:
-    other = History(tmp_path / ".blobsync" / "jobs.sqlite")
-    add(history, "me_1_a")
-    add(other, "me_2_b")
-    assert len(history.page()) == 2
 
 
 def test_commands_that_are_first_at_once_make_one_history(tmp_path: Path) -> None:
@@ -192,16 +174,6 @@ def test_a_file_that_is_no_history_is_reported_with_its_name(tmp_path: Path) -> 
     file.write_bytes(b"something else, and long enough to be looked at" * 10)
     with pytest.raises(JobError, match=r"jobs\.sqlite cannot be used"):
         History(file).page()
-
-
-def test_a_newer_history_is_not_touched(tmp_path: Path, history: History) -> None:
-    add(history, "me_1_a")
-    file = tmp_path / ".blobsync" / "jobs.sqlite"
-    with sqlite3.connect(file) as database:
-        database.execute("pragma user_version=99")
-    database.close()
-    with pytest.raises(JobError, match="newer blobsync"):
-        history.page()
 
 
 def test_secrets_are_not_shown() -> None:

@@ -168,12 +168,6 @@ def test_a_log_that_cannot_be_a_file_here_is_reported_and_the_others_are_fetched
     assert fetched.names == ("user_logs/std_log_process_01.txt",)
 
 
-def test_a_log_that_was_begun_anew_is_fetched_anew(tmp_path: Path) -> None:
-    fetch(tmp_path, Source({"user_logs/std_log.txt": b"a long first attempt\n"}))
-    fetched = fetch(tmp_path, Source({"user_logs/std_log.txt": b"short\n"}))
-    assert fetched.tail("user_logs/std_log.txt", 5) == ["short"]
-
-
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
 def test_the_last_lines_of_a_log_of_a_terabyte_come_at_once(tmp_path: Path, end: str) -> None:
     with open(tmp_path / "a.txt", "wb") as log:
@@ -286,13 +280,6 @@ def test_a_link_among_the_logs_is_no_log(tmp_path: Path) -> None:
     (tmp_path / "logs" / "user_logs").mkdir(parents=True)
     (tmp_path / "logs" / "user_logs" / "std_log.txt").symlink_to(secret)
     assert fetch(tmp_path / "logs", Source({})).names == ()
-
-
-def test_what_was_fetched_before_stays_when_nobody_answers(tmp_path: Path) -> None:
-    source = Source({"user_logs/std_log.txt": b"one\n"})
-    fetch(tmp_path, source)
-    source.gone = True
-    assert fetch(tmp_path, source).names == ("user_logs/std_log.txt",)
 
 
 @pytest.mark.parametrize(

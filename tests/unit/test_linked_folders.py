@@ -71,6 +71,10 @@ def test_nothing_is_reported_where_the_container_is_empty_or_the_folder_is_no_li
     assert told(tmp_path, cluster_of(tmp_path)._replace(folders=copied), "me/data/a.txt") == []
     for platform in ("kubernetes", "aml"):
         assert told(tmp_path, cluster_of(tmp_path, platform), "me/data/a.txt") == []
+    # A folder of the job that the cluster file does not name any more.
+    cluster = cluster_of(tmp_path)
+    spec = describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE)
+    assert list(empty_links(JobContext(tmp_path, os.environ, cluster), cluster._replace(folders=()), spec)) == []
 
 
 def test_each_linked_folder_is_looked_at_whatever_the_others_are(tmp_path: Path) -> None:
@@ -84,17 +88,6 @@ def test_each_linked_folder_is_looked_at_whatever_the_others_are(tmp_path: Path)
     # A folder that is the whole container.
     whole = (FOLDERS[0]._replace(path=""),)
     assert len(told(tmp_path, cluster_of(tmp_path)._replace(folders=whole), "a.txt")) == 1
-
-
-def test_only_links_are_looked_at_and_of_folders_that_the_cluster_file_still_names(tmp_path: Path) -> None:
-    store, cluster = MemoryStore(), cluster_of(tmp_path)
-    store.add("me/data/a.txt", b"x")
-    context = JobContext(tmp_path, os.environ, cluster, stores={CONTAINER: store})
-    spec = describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE)
-    assert len(list(empty_links(context, cluster, spec))) == 1
-    copied = replace(spec, folders=tuple(replace(folder, mode="download") for folder in spec.folders))
-    assert list(empty_links(context, cluster, copied)) == []
-    assert list(empty_links(context, cluster._replace(folders=()), spec)) == []
 
 
 def test_a_folder_of_a_job_on_this_machine_is_looked_at_here(tmp_path: Path) -> None:
@@ -190,16 +183,6 @@ def test_an_empty_folder_within_one_is_reported_too(tmp_path: Path) -> None:
     ]
     (tmp_path / "data" / "set" / "train" / "a.txt").touch()
     assert told(tmp_path, cluster, *blobs) == []
-
-
-def test_a_container_that_does_not_answer_is_in_no_ones_way(tmp_path: Path) -> None:
-    class Away(MemoryStore):
-        def list_blobs(self, prefix: str = "") -> Any:
-            raise StorageError("nobody answers")
-
-    cluster = cluster_of(tmp_path)
-    context = JobContext(tmp_path, os.environ, cluster, stores={CONTAINER: Away()})
-    assert list(empty_links(context, cluster, describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE))) == []
 
 
 @pytest.mark.parametrize(
