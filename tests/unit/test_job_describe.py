@@ -116,23 +116,6 @@ def test_how_folders_appear_by_default(platform: str, values: dict[str, Any], mo
     assert (folder.mode, folder.source) == (mode, source)
 
 
-def test_links_over_ssh_need_to_know_where_to() -> None:
-    cluster = make_cluster(platform="slurm", folders=(FolderEntry("data", BOX, "d"),), values={"ssh": "me@x"})
-    with pytest.raises(ConfigError, match=r"config_param\.data_folder: mode link needs slurm\.shared_root"):
-        describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE)
-
-
-def test_file_shares_are_for_azure_ml() -> None:
-    entry = FolderEntry("data", BOX, "d", mode="download", storage_type="file", file_share="s")
-    with pytest.raises(ConfigError, match="file share"):
-        describe(make_cluster(folders=(entry,)), SubmitRequest(("true",)), "me_1_x", CODE)
-
-
-def test_times_that_are_none_are_refused() -> None:
-    with pytest.raises(ConfigError, match="timeout: 'soon' is not a duration"):
-        describe(make_cluster(values={"timeout": "soon"}), SubmitRequest(("true",)), "me_1_x", CODE)
-
-
 def test_a_job_that_waits_is_one_process_on_each_node_with_all_its_gpus() -> None:
     cluster = make_cluster(platform="slurm", gpu_per_node=8, values={"timeout": "8h"})
     spec = describe(cluster, SubmitRequest(("ssh",), 16), "me_1_x", CODE)

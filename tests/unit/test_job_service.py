@@ -27,7 +27,7 @@ from blobsync.jobs.queries import JobQueries, job_log_folder
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.service import JobService
 from blobsync.jobs.states import SETTLE_SECONDS, StateNotes, cancel, recent, refresh
-from blobsync.jobs.submit import plan_job, resubmit, submit
+from blobsync.jobs.submit import resubmit, submit
 from blobsync.jobspec.code_choice import CodeChoice
 from blobsync.jobspec.make_spec import SubmitRequest
 from blobsync.jobspec.spec import CodeRef, JobRef, JobSpec, RunInfo, State
@@ -84,26 +84,6 @@ def no_code(cluster: Cluster) -> CodeChoice:
 def send(context: JobContext, *argv: str) -> JobRecord:
     assert context.current
     return submit(context, context.current, SubmitRequest(argv), no_code).record
-
-
-def test_a_dry_run_submits_and_records_nothing(context: JobContext, fake: Ordered) -> None:
-    assert context.current
-    plan, _ = plan_job(context, context.current, SubmitRequest(("echo", "a")), no_code)
-    assert '"argv": ["echo", "a"]' in plan.text
-    assert fake.jobs == {} and context.history.page() == ()
-
-
-def test_an_accepted_job_is_in_the_history(context: JobContext) -> None:
-    record = send(context, "echo", "hello")
-    assert JobQueries(context).find(record.run_id[-5:]).spec == record.spec
-    assert refresh(context, [record]).records[0].info.state is State.COMPLETED
-
-
-def test_a_refused_job_is_not(context: JobContext, fake: Ordered) -> None:
-    fake.gone = True
-    with pytest.raises(BackendUnavailableError):
-        send(context, "echo")
-    assert context.history.page() == ()
 
 
 def test_a_submission_that_is_killed_leaves_a_trace(context: JobContext, fake: Ordered) -> None:
@@ -197,15 +177,6 @@ def test_a_cluster_is_asked_once_for_all_its_jobs_and_never_about_ended_ones(
     asked = fake.asked
     recent(context)
     assert fake.asked == asked
-
-
-def test_a_cluster_that_does_not_answer_costs_a_sentence(context: JobContext, fake: Ordered) -> None:
-    record = send(context, "sleep", "9")
-    refresh(context, [record])
-    fake.gone = True
-    refreshed = recent(context)
-    assert refreshed.problems == ("cluster eu: the cluster does not answer; showing the last known state",)
-    assert refreshed.records[0].info.state is State.RUNNING
 
 
 def test_resubmitting_takes_the_recorded_command_and_cancels_afterwards(context: JobContext, fake: Ordered) -> None:
