@@ -264,28 +264,6 @@ def test_a_converted_file_is_the_same_job(lab: Lab) -> None:
     assert "exists already" in lab.run("-c", "here", "convert", "batchai", "job.json", "--name", "chain", code=2).err
 
 
-@pytest.mark.slurm
-def test_a_file_of_philly_that_was_converted_for_slurm_has_its_data_and_keeps_its_output(lab: Lab) -> None:
-    lab.container.put("mine/data/a.txt", b"data")
-    folders = {"code_path": "/blob/mine/code.zip", "data_folder": "/blob/mine/data", "output_folder": "/blob/mine/out"}
-    box = "aux_data/configs/box.yaml"
-    philly = {"vc": "v", "blob_mount_point": "/blob", "azure_blob_config_file": box, "config_param": folders}
-    lab.write("aux_data/aml/philly.yaml", {**philly, "cluster": "wu1"})
-    lab.run("convert", "philly", "aux_data/aml/philly.yaml", "--name", "new", "--platform", "slurm")
-    file = lab.project.root / "aux_data/aml/new.yaml"
-    written = yaml.safe_load(file.read_text())
-    modes = {name: entry.get("mode") for name, entry in written["config_param"].items()}
-    assert modes == {"code_path": None, "data_folder": "download", "output_folder": "upload"}
-    # Of this machine: both nodes are on it.
-    runtime = {"python": sys.executable, "scratch": str(lab.project.root.parent / "scratch")}
-    file.write_text(yaml.safe_dump({**written, "runtime": runtime}))
-    done = lab.run("--json", "-c", "new", "-n", "0", "submit", "cat data/a.txt; cp data/a.txt output/kept.txt")
-    job_id = done.data["job_id"]
-    assert lab.until(job_id)["status"] == "Completed", lab.run("q", job_id)
-    assert lab.run("logs", job_id).out == "data\n"
-    assert lab.container.get("mine/out/kept.txt") == b"data"
-
-
 def test_a_file_of_philly_becomes_one_of_this_platform(lab: Lab) -> None:
     philly = {
         "vc": "v",
