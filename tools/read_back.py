@@ -320,7 +320,7 @@ ROWS: tuple[ReadBack, ...] = (
             "node.container:JobImage.of",
             "node.job:read_text",
             "node.setup:make_ready",
-            "node.commands:_code_of_all",
+            "node.__main__:_code_of_all",
         ),
     ),
     ReadBack(
@@ -421,7 +421,7 @@ ROWS: tuple[ReadBack, ...] = (
         (
             "keep.listing:_BlobContent.text",
             "keep.marks:Mark.from_json",
-            "keep.sealed_documents:Documents.read",
+            "keep.marks:Documents.read",
             "keep.node_messages:Notes._read",
         ),
     ),

@@ -12,9 +12,8 @@ from blobsync.base.file_states import LocalState
 from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.keep import checkpoint_sets
 from blobsync.keep.checkpoint_sets import FileSet
-from blobsync.keep.marks import Mark, Marks
+from blobsync.keep.marks import Keys, Mark, Marks
 from blobsync.keep.restore import decide_restore
-from blobsync.keep.sealed_documents import Keys
 from blobsync.keep.set_files import FolderContent, files_of
 from blobsync.keep.set_uploads import Writer, told_of
 from blobsync.store.open_locations import OpenBlob

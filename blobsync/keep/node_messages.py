@@ -22,8 +22,17 @@ from urllib.parse import quote, unquote
 from blobsync.base.errors import BlobNotFoundError
 from blobsync.base.plain_json import made_of, parse_object
 from blobsync.keep.checkpoint_sets import Reach
-from blobsync.keep.marks import MAX_FILES, Mark, MarkedFile, Marks, demand_id, demand_sane_file, marks_folder
-from blobsync.keep.sealed_documents import Documents, Keys
+from blobsync.keep.marks import (
+    MAX_FILES,
+    Documents,
+    Keys,
+    Mark,
+    MarkedFile,
+    Marks,
+    demand_id,
+    demand_sane_file,
+    marks_folder,
+)
 from blobsync.local.names import local_problem
 from blobsync.store.protocol import ANYTHING, BlobStore
 

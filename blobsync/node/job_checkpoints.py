@@ -22,10 +22,9 @@ from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.jobspec.spec import LINEAGE_KEYS, OWN_OUTPUT, FolderLink, lineage_of_job
 from blobsync.keep import checkpoint_sets
 from blobsync.keep.checkpoint_sets import FileSet
-from blobsync.keep.marks import Mark, Marks
+from blobsync.keep.marks import Keys, Mark, Marks
 from blobsync.keep.node_messages import Choice, Notes, Over, mark_what_is_left
 from blobsync.keep.restore import NAMES_ONE, choosable, decide_restore, wanted_files
-from blobsync.keep.sealed_documents import Keys
 from blobsync.keep.set_files import FolderContent, files_of, unlike
 from blobsync.keep.set_uploads import FolderSets, Uploaded, Writer
 from blobsync.node.job import NodeJob, read_text, write_text

@@ -10,10 +10,17 @@ import pytest
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
 from blobsync.jobspec.spec import JobSpec, State
 from blobsync.jobspec.topology import Bounds, JobShape, Size, bounds_of, demand_scalable, find_bounds, find_shape
-from blobsync.node.elastic_command import REJOIN_SECONDS, Next, after_end, final_code, was_killed
+from blobsync.node.elastic import (
+    REJOIN_SECONDS,
+    FirstNodeState,
+    Next,
+    after_end,
+    final_code,
+    membership_port,
+    was_killed,
+)
 from blobsync.node.job import elastic_variables
 from blobsync.node.ranks import NotReadyError, Ranks, master_address, ranks_of_node
-from blobsync.node.rendezvous import FirstNodeState, membership_port
 from tests.fakes.jobs import make_spec
 
 FILE = "aux_data/aml/aml.yaml"

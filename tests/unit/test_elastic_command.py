@@ -17,7 +17,7 @@ import pytest
 
 from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.jobspec.spec import JobSpec
-from blobsync.node.rendezvous import FirstNodeState, RendezvousClient, RendezvousServer, membership_port
+from blobsync.node.elastic import FirstNodeState, RendezvousClient, RendezvousServer, membership_port
 from tests.fakes.blob_service import serve
 from tests.fakes.jobs import Node, make_spec
 from tests.servers.ports import free_ports

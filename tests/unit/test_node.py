@@ -249,7 +249,7 @@ def test_a_signal_that_arrives_while_the_program_is_started_is_not_lost(node: No
     script = (
         "import os, signal, sys; from pathlib import Path; from blobsync.node.job import parse_arguments\n"
         "from blobsync.node.job import NodeJob; from blobsync.node.ranks import ranks_of_node\n"
-        "from blobsync.node.stopping import HeldSignals, run_processes; from blobsync.jobspec.spec import JobSpec\n"
+        "from blobsync.node.processes import HeldSignals, run_processes; from blobsync.jobspec.spec import JobSpec\n"
         "words = parse_arguments(sys.argv[1:]); spec = JobSpec.from_json(words.job.read_text())\n"
         "job = NodeJob(spec, {}, words, os.environ, 0)\n"
         "def log_of(ranks):\n    os.kill(os.getpid(), signal.SIGTERM)\n    return job.rank_log(ranks.rank)\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blobsync.keep.checkpoint_sets import Reach
-from blobsync.keep.marks import Mark, MarkedFile, Marks
+from blobsync.keep.marks import Documents, Mark, MarkedFile, Marks
 from blobsync.keep.node_messages import (
     Announced,
     Answer,
@@ -22,7 +22,6 @@ from blobsync.keep.node_messages import (
     gathered,
     mark_what_is_left,
 )
-from blobsync.keep.sealed_documents import Documents
 from blobsync.store.protocol import ANYTHING
 from tests.fakes.lineages import keys, their_keys
 from tests.fakes.store import MemoryStore

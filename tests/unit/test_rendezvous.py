@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from blobsync.node.elastic import FirstNodeState, RendezvousClient, RendezvousServer
 from blobsync.node.ranks import NotReadyError
-from blobsync.node.rendezvous import FirstNodeState, RendezvousClient, RendezvousServer
 from tests.servers.ports import free_ports
 from tests.waiting import wait_until
 
