@@ -58,8 +58,7 @@ class Announced:
     run_id: str
     start: str
 
-    def demand_sane(self) -> None:
-        """Raise ``ValueError`` for what no node can say."""
+    def __post_init__(self) -> None:
         _demand_names((self.set, self.stored))
         if not 0 <= self.told_at <= _LATEST_SECONDS:
             raise ValueError("its time is out of bounds")
@@ -80,8 +79,7 @@ class Answer:
     start: str
     files: tuple[MarkedFile, ...]
 
-    def demand_sane(self) -> None:
-        """Raise ``ValueError`` for what no node can say."""
+    def __post_init__(self) -> None:
         _demand_names((self.stored,))
         if len(self.files) > MAX_FILES:
             raise ValueError("it has too many files")
@@ -100,8 +98,7 @@ class Over:
     sets: tuple[str, ...]
     whole: tuple[str, ...]
 
-    def demand_sane(self) -> None:
-        """Raise ``ValueError`` for what no node can say."""
+    def __post_init__(self) -> None:
         if len(self.sets) > _MAX_SETS or len(self.whole) > _MAX_SETS:
             raise ValueError("it names too many sets")
 
@@ -116,8 +113,7 @@ class Left:
     nodes: tuple[int, ...]
     mark: str
 
-    def demand_sane(self) -> None:
-        """Raise ``ValueError`` for what no node can say."""
+    def __post_init__(self) -> None:
         if len(self.nodes) > MAX_FILES:
             raise ValueError("it names too many nodes")
         Mark.from_json(self.mark)
@@ -139,8 +135,7 @@ class Choice:
     agreed: bool = False
     problem: bool = False
 
-    def demand_sane(self) -> None:
-        """Raise ``ValueError`` for what no node can say."""
+    def __post_init__(self) -> None:
         if not 0 <= self.number < 10**9 or not 0 <= (self.passed or 0) < 10**9:
             raise ValueError("a number is out of bounds")
         if self.stored is not None:
@@ -239,9 +234,7 @@ class Notes:
             body = self._documents.read(blob, self._lineage).body
             if body is None:
                 raise ValueError("it has no seal of this lineage")
-            said = made_of(kind, parse_object(body), newer=True)
-            said.demand_sane()
-            return said
+            return made_of(kind, parse_object(body), newer=True)
         except BlobNotFoundError:
             return None
         except ValueError as error:

@@ -291,45 +291,20 @@ class FolderWatcher:
         return Found(self._files, frozenset(changed), self._left_out)
 
     def _update(self, path: str, changed: set[str]) -> bool:
-        """Look at one path; False if only a walk shows what it is now."""
+        """Look at one path and all below it; False if only a walk of everything shows what it is now.
+
+        A folder is walked: what was made in it before it was watched is not told of.
+        """
+        found = None
         try:
             found = os.lstat(self._folder / path)
         except (FileNotFoundError, NotADirectoryError):
-            self._forget(path, changed)
-            return True
+            pass
         except OSError as error:
             self._left_out[path] = TreeEntry(path, None, Reason.UNREADABLE, error.strerror or str(error))
             return True
-        if stat.S_ISREG(found.st_mode):
-            state, known = LocalState.of(found), self._files.get(path)
-            if path in self._folders:
-                self._forget(path, changed)
-            self._left_out.pop(path, None)
-            if known is None or not known.same_file(state):
-                self._files[path] = state
-                changed.add(path)
-                self._folders.update(_folders_above(path, self._folders))
-            return True
-        if stat.S_ISDIR(found.st_mode):
-            return self._update_folder(path, changed)
-        self._forget(path, changed)
-        if stat.S_ISLNK(found.st_mode):
-            return False
-        self._left_out[path] = TreeEntry(path, None, Reason.NOT_A_FILE)
-        return True
-
-    def _update_folder(self, path: str, changed: set[str]) -> bool:
-        """Walk a folder that appeared: what was made in it before it was watched is not told of."""
-        before: dict[str, LocalState] = {}
-        if path in self._folders:
-            lead = f"{path}/"
-            before = {each: state for each, state in self._files.items() if each.startswith(lead)}
-        self._forget(path, set())
-        self._folders.add(path)
-        self._count_at = self._clock() + _WATCHED_SOON
-        self._folders.update(_folders_above(path, self._folders))
-        followed: dict[str, str] = {}
-        for entry in self._walk(path, followed):
+        before, followed = self._forget(path), dict[str, str]()
+        for entry in self._entries(path, found, followed) if found is not None else ():
             if entry.state is None:
                 self._left_out[entry.path] = entry
                 continue
@@ -339,22 +314,29 @@ class FolderWatcher:
             self._files[entry.path] = entry.state
             self._folders.update(_folders_above(entry.path, self._folders))
         changed.update(before)
-        return not followed
+        return not followed and not (found and stat.S_ISLNK(found.st_mode))
 
-    def _forget(self, path: str, changed: set[str]) -> None:
-        """The path is not there any more, as a file or as a folder."""
-        if self._files.pop(path, None) is not None:
-            changed.add(path)
+    def _entries(self, path: str, found: os.stat_result, followed: dict[str, str]) -> Iterable[TreeEntry]:
+        if stat.S_ISDIR(found.st_mode):
+            self._folders.update((path, *_folders_above(path, self._folders)))
+            self._count_at = self._clock() + _WATCHED_SOON
+            return self._walk(path, followed)
+        if stat.S_ISREG(found.st_mode):
+            return (TreeEntry(path, LocalState.of(found)),)
+        return () if stat.S_ISLNK(found.st_mode) else (TreeEntry(path, None, Reason.NOT_A_FILE),)
+
+    def _forget(self, path: str) -> dict[str, LocalState]:
+        """Forget a path, as a file or as a folder; returns the files that were there."""
         self._left_out.pop(path, None)
+        known = self._files.pop(path, None)
+        gone = {} if known is None else {path: known}
         if path in self._folders:
             lead = f"{path}/"
-            gone = [each for each in self._files if each.startswith(lead)]
-            for each in gone:
-                del self._files[each]
-            changed.update(gone)
+            gone.update({each: self._files.pop(each) for each in list(self._files) if each.startswith(lead)})
             for each in [each for each in self._left_out if each.startswith(lead)]:
                 del self._left_out[each]
             self._folders = {each for each in self._folders if each != path and not each.startswith(lead)}
+        return gone
 
 
 def _is_ours(path: str) -> bool:
