@@ -117,7 +117,6 @@ if TYPE_CHECKING:
         TaskInfo as TaskInfo,
     )
     from blobsync.jobspec.submit_options import SubmitKeywords as SubmitKeywords
-    from blobsync.keep.listing import Checkpoint as Checkpoint
     from blobsync.local.lock_files import Lock as Lock
     from blobsync.local.mark_complete import mark_complete as mark_complete
     from blobsync.local.trash import TrashedFile as TrashedFile
@@ -151,6 +150,7 @@ if TYPE_CHECKING:
         PathStatus as PathStatus,
         Usage as Usage,
     )
+    from blobsync.project.checkpoints import Checkpoint as Checkpoint
     from blobsync.project.content import FileDifference as FileDifference
     from blobsync.project.folders import FolderName as FolderName, FolderStatus as FolderStatus
     from blobsync.project.job_writes import WritingJob as WritingJob
@@ -234,7 +234,6 @@ _HOMES = {
         "StateChange TaskArray TaskInfo"
     ),
     "jobspec.submit_options": "SubmitKeywords",
-    "keep.listing": "Checkpoint",
     "local.lock_files": "Lock",
     "local.mark_complete": "mark_complete",
     "local.trash": "TrashedFile",
@@ -249,6 +248,7 @@ _HOMES = {
     "plan.transfer_result": "TransferResult",
     "project.api": "Project",
     "project.browse": "Beginning ListingEntry PathStatus Usage",
+    "project.checkpoints": "Checkpoint",
     "project.content": "FileDifference",
     "project.folders": "FolderName FolderStatus",
     "project.job_writes": "WritingJob",

@@ -419,7 +419,7 @@ ROWS: tuple[ReadBack, ...] = (
             "unit/test_node_checkpoints.py::test_a_set_that_was_changed_in_the_container_is_passed_over",
         ),
         (
-            "keep.listing:_BlobContent.text",
+            "project.checkpoints:_BlobContent.text",
             "keep.marks:Mark.from_json",
             "keep.marks:Documents.read",
             "keep.node_messages:Notes._read",

@@ -16,7 +16,7 @@ from blobsync.cli.tables import table
 from blobsync.cli.text_width import cells, columns_of, wrapped
 
 if TYPE_CHECKING:
-    from blobsync.keep.listing import Checkpoint
+    from blobsync.project.checkpoints import Checkpoint
 
 
 app = Commands()

@@ -15,7 +15,6 @@ the outputs of a job, and by ``project``, for ``blobsync keep``. It travels to c
     restore           which set a start takes
     marks             what says in a container that a set is complete; read with distrust
     node_messages     what the nodes of a job say to each other about sets; read with distrust
-    listing           the sets here and there, for people
 
 Calls ``base``, ``config``, ``local``, ``store``, ``plan``, ``transfer`` and ``direct``.
 """

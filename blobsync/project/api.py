@@ -57,12 +57,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from blobsync.jobs.record import JobRecord
-    from blobsync.keep.listing import Checkpoint
     from blobsync.plan.decisions import Settlement
     from blobsync.plan.engine_model import EngineRules
     from blobsync.plan.saved_plan import SavedPlan
     from blobsync.plan.transfer_keywords import TransferKeywords
     from blobsync.project import browse, content, removal, sharing, status
+    from blobsync.project.checkpoints import Checkpoint
     from blobsync.project.folders import FolderStatus
     from blobsync.project.job_writes import WritingJob
     from blobsync.project.jobs import Jobs

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from blobsync.config.checkpoint_rule import CheckpointRule
-from blobsync.keep.listing import NO_SEAL, Restarted, SetsPlace, half_problem, list_sets
+from blobsync.jobspec.spec import FolderLink, JobOptions, JobSpec
 from blobsync.keep.marks import Mark, MarkedFile, Marks
+from blobsync.project.checkpoints import NO_SEAL, SetsPlace, half_problem, list_sets
 from blobsync.store.open_locations import OpenBlob
+from tests.fakes.jobs import make_spec
 from tests.fakes.lineages import keys, their_keys
 from tests.fakes.store import MemoryStore
 
@@ -36,9 +38,15 @@ def mark(place: SetsPlace, step: int, run_id: str, lineage: str, *, loss: float 
     assert Marks(store, "out", print, keys).write(made)
 
 
+def job_of(run_id: str, lineage: str, rule: CheckpointRule, *, earlier: bool = False) -> JobSpec:
+    folder = FolderLink("output", "https://acct.blob.core.windows.net/c", "out", "upload", checkpoints=rule)
+    options: JobOptions = {"lineage": lineage, "sealed_marks": not earlier}
+    return make_spec(run_id=run_id, folders=(folder,), options=options)
+
+
 def taken(place: SetsPlace, rule: CheckpointRule, job: tuple[str, str] | None = None) -> tuple[Sequence[str], ...]:
     """The sets that are listed, and those that a restart takes."""
-    restarted = Restarted(*job, {"output": rule}) if job else None
+    restarted = job_of(*job, rule) if job else None
     # The job's own rule counts, not today's.
     place = replace(place, rule=rule if job is None else replace(rule, restore="none"))
     found = list_sets(place, print, job=restarted)
@@ -104,7 +112,7 @@ def test_half_sets_of_other_jobs_are_not_listed_for_a_job(runs: SetsPlace) -> No
     assert isinstance(store, MemoryStore)
     for name in ("checkpoint-30", "a/checkpoint-31", "b/checkpoint-32", "other/checkpoint-33"):
         store.add(f"out/{name}/model.bin", b"half")
-    job = Restarted("b", "a", {"output": RULE})
+    job = job_of("b", "a", RULE)
     whole = {"output/checkpoint-10", "output/checkpoint-20", "output/checkpoint-15", "output/checkpoint-18"}
     assert {each.path for each in list_sets(runs, print)} - whole >= {"output/checkpoint-30"}
     assert {each.path for each in list_sets(runs, print, job=job)} == whole
@@ -122,7 +130,7 @@ def test_a_mark_without_a_seal_of_the_user_is_listed_as_such_and_is_nobodys_next
     colleague = replace(place, keys=their_keys)
     found = {each.path: (each.there, each.sealed, each.is_next, each.missing) for each in list_sets(colleague, print)}
     assert set(found.values()) == {("complete", False, False, NO_SEAL)} and len(found) == 2
-    named = Restarted("c", "c", {"output": replace(RULE, restore_from="b", restore="20")})
+    named = job_of("c", "c", replace(RULE, restore_from="b", restore="20"))
     assert [(each.path, each.is_next) for each in list_sets(colleague, print, job=named)] == [
         ("output/checkpoint-20", True)
     ]
@@ -133,5 +141,5 @@ def test_a_job_of_an_earlier_version_goes_on_from_its_marks_without_seals(place:
     mark(place, 10, "a", "a")
     old = replace(place, keys=their_keys)
     for earlier, missing in ((True, ""), (False, NO_SEAL)):
-        (found,) = list_sets(old, print, job=Restarted("a", "a", {"output": RULE}, earlier))
+        (found,) = list_sets(old, print, job=job_of("a", "a", RULE, earlier=earlier))
         assert (found.is_next, found.missing) == (earlier, missing)

@@ -10,7 +10,7 @@ from blobsync.cli.job_text import job_data, job_details, job_rows, job_table
 from blobsync.cli.tables import table
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.spec import JobRef, NodeChange, RunInfo, State, StateChange
-from blobsync.keep.listing import Checkpoint
+from blobsync.project.checkpoints import Checkpoint
 from tests.documents import check_data
 from tests.fakes.jobs import make_spec
 

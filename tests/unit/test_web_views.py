@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from blobsync.jobspec.spec import State
-from blobsync.keep.listing import Checkpoint
 from blobsync.project.browse import Beginning
+from blobsync.project.checkpoints import Checkpoint
 from blobsync.project.folders import FolderName, FolderStatus
 from blobsync.project.job_writes import WritingJob
 from blobsync.project.status import EntryStatus, FileTally

@@ -30,11 +30,11 @@ from blobsync.cli.documents.kinds import (
 from blobsync.cli.job_text import ACCEPTED
 from blobsync.jobs.first_free import Candidate
 from blobsync.jobspec.spec import State
-from blobsync.keep.listing import COMPLETE, HALF, NONE, Checkpoint
 from blobsync.plan.progress import Progress
 from blobsync.plan.request_counts import Operations
 from blobsync.plan.spreading import SpreadPlan
 from blobsync.plan.transfer_plan import VERBS, Action, Route, Shape
+from blobsync.project.checkpoints import COMPLETE, HALF, NONE, Checkpoint
 from blobsync.project.transfer_history import TransferEntry
 from blobsync.project.verify import CLASSES, COMPARED_BY
 from blobsync.tunnels.named import NamedTunnel

@@ -28,7 +28,7 @@ from blobsync.jobs.task_table import task_rows
 from blobsync.jobs.timeline import lasted
 from blobsync.jobspec.spec import SERVICES, State
 from blobsync.jobspec.task_states import counts_text
-from blobsync.keep.listing import Checkpoint
+from blobsync.project.checkpoints import Checkpoint
 from blobsync.project.jobs import Jobs
 from blobsync.web.app_state import app_state_of, form_of, page_number, visit_of
 from blobsync.web.charts import task_chart, timeline, use_charts
