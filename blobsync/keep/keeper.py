@@ -69,10 +69,6 @@ class Watcher(Protocol):
         """Wait until something may have changed, ``stop`` is set, or the time is over."""
         ...
 
-    def close(self) -> None:
-        """Watch no longer."""
-        ...
-
 
 class Round(NamedTuple):
     """One round. ``given``: files that were given to the upload; ``waiting``: files that wait for stillness or for

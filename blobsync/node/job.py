@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import blobsync
@@ -61,8 +60,7 @@ from blobsync.node.ranks import (
 VERBS = ("prepare", "exec", "node", "finish", "here", "spread")
 
 
-@dataclass(frozen=True, slots=True)
-class NodeArguments:
+class NodeArguments(argparse.Namespace):
     """The parsed command line. ``root`` None: the code goes to a folder of this node; ``node_rank`` None: the launcher
     sets it; ``code`` is the command's exit code (``finish``), ``log`` whether ``exec`` and ``spread`` open the log of
     their rank or task, ``echo`` whether all logs are copied to our own output."""
@@ -70,14 +68,14 @@ class NodeArguments:
     verb: str
     job: Path
     run_dir: Path
-    secrets: Path | None = None
-    root: Path | None = None
-    node_rank: int | None = None
-    log: bool = False
-    code: int = 0
-    keep_root: str = "never"
-    sync_seconds: float = 60.0
-    echo: bool = False
+    secrets: Path | None
+    root: Path | None
+    node_rank: int | None
+    log: bool
+    code: int
+    keep_root: str
+    sync_seconds: float
+    echo: bool
 
 
 def parse_arguments(argv: Sequence[str]) -> NodeArguments:
@@ -94,7 +92,7 @@ def parse_arguments(argv: Sequence[str]) -> NodeArguments:
     parser.add_argument("--keep-root", choices=("never", "failed", "always"), default="never")
     parser.add_argument("--sync-seconds", type=float, default=60.0)
     parser.add_argument("--echo", action="store_true", help="copy the logs to our own output, marked with their names")
-    return NodeArguments(**vars(parser.parse_args(argv)))
+    return parser.parse_args(argv, NodeArguments())
 
 
 # How long a rendezvous that has enough nodes waits for more, and how long a node waits to join (seconds).
@@ -182,6 +180,12 @@ class NodeJob:
         # Without a code archive the job runs in the current folder, which must not be removed.
         self.in_place = spec.code is None and spec.spread is None
         self._arguments = arguments
+        # A folder of the job on this node, which goes with its root.
+        self.temp = self.beside("temp")
+        # Where programs say that a set of files is complete, and which one was brought to this node.
+        self.set_requests, self.restored = self.beside("complete"), self.beside("restored.json")
+        # Written before the last start of the command, when older sets of files were there.
+        self.sets_since = self.beside("sets-since")
 
     @property
     def stopped(self) -> bool:
@@ -228,21 +232,6 @@ class NodeJob:
     def has_checkpoints(self) -> bool:
         """Whether a folder has sets of files that are uploaded as one."""
         return any(entry.checkpoints for entry in self.folders("upload"))
-
-    @property
-    def set_requests(self) -> Path:
-        """The folder in which programs say that a set of files is complete."""
-        return self.beside("complete")
-
-    @property
-    def sets_since(self) -> Path:
-        """The file that was written before the last start of the command, when older sets of files were there."""
-        return self.beside("sets-since")
-
-    @property
-    def restored(self) -> Path:
-        """The file that says which set of files was brought to this node."""
-        return self.beside("restored.json")
 
     @property
     def mark(self) -> str:
@@ -340,11 +329,6 @@ class NodeJob:
             "BLOBSYNC_GPUS": str(self.spec.gpus // self.spec.nodes),
         }
 
-    @property
-    def temp(self) -> Path:
-        """A folder of the job on this node, which goes with its root."""
-        return self.beside("temp")
-
     def _checkpoint_variables(self) -> dict[str, str]:
         """Where programs say that a set is complete, and which one was restored."""
         text = read_text(self.restored)
@@ -379,17 +363,15 @@ class NodeJob:
         """The command line that runs another verb of this program on this node."""
         given = self._arguments
         secrets = ("--secrets", os.path.abspath(given.secrets)) if given.secrets else ()
-        return (
-            *(*_this_program(), verb, "--job", os.path.abspath(given.job), *secrets),
-            *(
-                "--run-dir",
-                os.path.abspath(given.run_dir),
-                "--node-rank",
-                str(self.node_rank),
-                "--root",
-                str(self.root),
-            ),
+        place = (
+            "--run-dir",
+            os.path.abspath(given.run_dir),
+            "--node-rank",
+            str(self.node_rank),
+            "--root",
+            str(self.root),
         )
+        return (*_this_program(), verb, "--job", os.path.abspath(given.job), *secrets, *place)
 
     @property
     def starts_ranks(self) -> bool:

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from blobsync.project.jobs import Jobs
     from blobsync.project.keep import Keeping, KeepResult, KeptRound, Uploads
     from blobsync.project.keeper_records import Keepers, KeeperState
-    from blobsync.project.locks import LockComparison, LockHistory, LockReport
+    from blobsync.project.locks import LockComparison, LockReport
     from blobsync.project.progress_listeners import OnProgress
     from blobsync.project.spreading import Spreading
     from blobsync.project.transfer import Transfer
@@ -717,7 +717,8 @@ class Project:
         if at is not None:
             from blobsync.project import locks
 
-            return locks.entries(self._lock_history.at(at, place.path), place.path, recursive=recursive)
+            locked = locks.lock_at(context, self.environ, at, place.path)
+            return locks.entries(locked, place.path, recursive=recursive)
 
         def remembering(where: Resolution) -> browse.Listing:
             records = context.index.pair(where.entry.prefix, str(where.entry.remote))
@@ -822,15 +823,9 @@ class Project:
         """
         from blobsync.project import locks
 
-        place, history = self.resolve(path), self._lock_history
-        return locks.compare(place.path, history.at(before, place.path), history.at(after, place.path))
-
-    @property
-    def _lock_history(self) -> LockHistory:
-        from blobsync.base.process import ProcessRunner
-        from blobsync.project.locks import LockHistory
-
-        return LockHistory(self._open_context, self.environ, ProcessRunner())
+        place = self.resolve(path)
+        old, new = (locks.lock_at(self._open_context, self.environ, one, place.path) for one in (before, after))
+        return locks.compare(place.path, old, new)
 
     def status(
         self, paths: Paths = (), *, fresh: bool = False, on_progress: OnProgress | None = None

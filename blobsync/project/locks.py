@@ -201,41 +201,31 @@ def _digest_in(root: Path, path: str) -> str | None:
         return None
 
 
-class LockHistory:
-    """The locks of a project, in its working tree and in its commits."""
+def lock_at(
+    context: ProjectContext,
+    environ: Mapping[str, str],
+    revision: str | None,
+    path: str,
+    runner: ProcessRunner = ProcessRunner(),  # noqa: B008 - it has no state
+) -> Locked:
+    """The lock that covers ``path``: in the working tree (None), in a commit, or the file ``*.lock``.
 
-    def __init__(self, context: ProjectContext, environ: Mapping[str, str], runner: ProcessRunner) -> None:
-        self._context, self._environ, self._runner = context, environ, runner
-        self._fetch = partial(_fetched_from, context)
-
-    def at(self, revision: str | None, path: str) -> Locked:
-        """The lock that covers ``path``: in the working tree (None), in a commit, or the file ``*.lock``.
-
-        Raises ``LockError``, ``UsageError`` for an unknown revision, and the store's errors for a list that is there.
-        """
-        if revision is None:
-            return locked_here(self._context.root, path, self._fetch, self._context.spill)
-        file = self._context.cwd / revision
-        if revision.endswith(SUFFIX) and file.is_file():
-            return self._file(file)
-        return self._committed(Commit(self._context.root, revision, self._runner, self._environ), path)
-
-    def _file(self, file: Path) -> Locked:
+    Raises ``LockError``, ``UsageError`` for an unknown revision, and the store's errors for a list that is there.
+    """
+    fetch = partial(_fetched_from, context)
+    if revision is None:
+        return locked_here(context.root, path, fetch, context.spill)
+    file = context.cwd / revision
+    if revision.endswith(SUFFIX) and file.is_file():
         shown = str(file)
         if file.stat().st_size > MOST_TEXT:
             raise LockError(f"{shown} is too large for a lock", path=shown)
-        lock = parse_lock(file.read_bytes(), shown)
-        return self._with_list(lock, shown, lambda: _list_beside(file))
-
-    def _committed(self, commit: Commit, path: str) -> Locked:
-        above, text = _lock_in(commit, path)
-        shown = f"{commit.revision}:{lock_name(above)}"
-        return self._with_list(
-            parse_lock(text, shown, above), shown, lambda: commit.read(list_name(above), MOST_PACKED)
-        )
-
-    def _with_list(self, lock: Lock, shown: str, beside: Callable[[], bytes]) -> Locked:
-        return with_list(lock, shown, beside, self._fetch, self._context.spill)
+        return with_list(parse_lock(file.read_bytes(), shown), shown, lambda: _list_beside(file), fetch, context.spill)
+    commit = Commit(context.root, revision, runner, environ)
+    above, text = _lock_in(commit, path)
+    shown = f"{revision}:{lock_name(above)}"
+    beside = partial(commit.read, list_name(above), MOST_PACKED)
+    return with_list(parse_lock(text, shown, above), shown, beside, fetch, context.spill)
 
 
 def _lock_in(commit: Commit, path: str) -> tuple[str, bytes]:

@@ -7,6 +7,7 @@ without one, the CRC64 that the index knows) agree; ``deep`` reads every byte on
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,7 @@ from blobsync.base.exit_codes import ExitCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation, below
 from blobsync.local.files import hash_file
-from blobsync.local.sorted_runs import IN_MEMORY, ReadInOrder, SortedRuns, Spill
+from blobsync.local.sorted_runs import IN_MEMORY, ReadInOrder, SortedRuns
 from blobsync.plan.pairing import Pair, changes_since_verified, known_equal
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.survey import Request, Survey, remember, remember_nothing, survey
@@ -94,24 +95,33 @@ def verify(requests: Sequence[Request], emit: Emit, *, deep: bool = False) -> Ve
 
     Raises ``NothingMatchedError`` if neither side has any of the names, or a match of the pattern.
     """
-    comparison = _Comparison(requests[0].spill if requests else IN_MEMORY)
-    nothing: NothingMatchedError | None = None
-    compared = False
+    counts, compared_by, unreadable = Counter[str](), Counter[str](), list[FileFailure]()
+    not_equal = SortedRuns(requests[0].spill if requests else IN_MEMORY)
+    bytes_equal, nothing = 0, list[NothingMatchedError]()
     for request in requests:
         try:
-            comparison.add(request, emit, deep=deep)
-            compared = True
+            found, pairs = both_sides(request, emit)
         except NothingMatchedError as error:
-            nothing = nothing or error
-    if nothing is not None and not compared:
-        raise nothing
-    report = comparison.report()
-    if requests[0].patterns and not report.counts and not report.unreadable:
+            nothing.append(error)
+            continue
+        for file in _classify_all(request, pairs, deep=deep):
+            counts[file.status] += 1
+            if file.status == "equal":
+                bytes_equal += file.size
+                compared_by[file.compared_by] += 1
+            elif file.status != "left_out":
+                not_equal.add(file.path, file.status, file.size)
+        unreadable += found.unreadable
+    if nothing and len(nothing) == len(requests):
+        raise nothing[0]
+    if requests[0].patterns and not counts and not unreadable:
         path = requests[0].patterns[0].path
         raise NothingMatchedError(
             f"{path}: no file matches, neither here nor in the container", hint=ABOUT_PATTERNS, path=path
         )
-    return report
+    many = ManyComparedFiles(not_equal)
+    files = many if not_equal.is_on_disk else tuple(many)
+    return VerifyReport(dict(counts), files, bytes_equal, tuple(unreadable), dict(compared_by))
 
 
 def both_sides(request: Request, emit: Emit) -> tuple[Survey, Iterator[Pair]]:
@@ -138,36 +148,6 @@ def both_sides(request: Request, emit: Emit) -> tuple[Survey, Iterator[Pair]]:
     if not turned:
         return found, found.pairs
     return found, (pair._replace(source=pair.destination, destination=pair.source) for pair in found.pairs)
-
-
-class _Comparison:
-    """The report while it is made. ``spill`` limits the files in memory."""
-
-    def __init__(self, spill: Spill) -> None:
-        self._counts: dict[str, int] = {}
-        self._not_equal = SortedRuns(spill)
-        self._bytes_equal = 0
-        self._compared_by: dict[str, int] = {}
-        self._unreadable: list[FileFailure] = []
-
-    def add(self, request: Request, emit: Emit, *, deep: bool) -> None:
-        """Compare the two ends of ``request``."""
-        found, pairs = both_sides(request, emit)
-        for file in _classify_all(request, pairs, deep=deep):
-            self._counts[file.status] = self._counts.get(file.status, 0) + 1
-            if file.status == "equal":
-                self._bytes_equal += file.size
-                self._compared_by[file.compared_by] = self._compared_by.get(file.compared_by, 0) + 1
-            elif file.status != "left_out":
-                self._not_equal.add(file.path, file.status, file.size)
-        self._unreadable += found.unreadable
-
-    def report(self) -> VerifyReport:
-        """What was found so far."""
-        many = ManyComparedFiles(self._not_equal)
-        not_equal = many if self._not_equal.is_on_disk else tuple(many)
-        unreadable = tuple(self._unreadable)
-        return VerifyReport(self._counts, not_equal, self._bytes_equal, unreadable, self._compared_by)
 
 
 def _classify_all(request: Request, pairs: Iterator[Pair], *, deep: bool) -> Iterator[ComparedFile]:

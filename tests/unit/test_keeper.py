@@ -50,8 +50,6 @@ class Scene:
     def wait(self, seconds: float, stop: threading.Event) -> None:
         self.waits.append(seconds)
 
-    def close(self) -> None: ...
-
     def upload(self, files: Files) -> Sequence[FileFailure]:
         self.given.append(sorted(files))
         return self.fails(files)
