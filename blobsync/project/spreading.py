@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import BlobsyncError, UsageError
@@ -44,7 +44,6 @@ from blobsync.spread.spread_engine import Cutter, SpreadEngine, cut_all, with_fe
 from blobsync.spread.task import task_name
 from blobsync.store.connect import connect
 from blobsync.store.open_locations import OpenLocation
-from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.sas import READ_FOLDER, WRITE_FOLDER
 from blobsync.store.source_orders import source_values
 from blobsync.transfer.batch import remove_unrecorded
@@ -89,6 +88,11 @@ class Spreading:
         self._detached = False
         # When each of this command's runs began, in nanoseconds since 1970.
         self._runs: dict[str, int] = {}
+        self._jobs = JobContext(context.root, environ, context.cluster, note=self._note)
+        # Where documents are; of a download in no container.
+        self._container = ""
+        self._claims: SharedStore
+        self._base: SharedStore
 
     def __enter__(self) -> Spreading:
         if self._plan.route in (Route.UPLOAD, Route.DOWNLOAD):
@@ -97,11 +101,14 @@ class Spreading:
             entering.enter_context(self._stores)
             holder = entering.enter_context(project_lock(self._state.folder("spread") / f"{self._id}.lock"))
             self._own_key = own_spread_key(self._environ)
+            self._open_places()
+            # Unique among all transfers of this user.
+            self._place_name = f"{self._container} {self._base_path}"
             if isinstance(self._claims, ContainerStore):
                 by = f"{owner_name(self._environ)} on {os.uname().nodename}"
                 take_claim(self._claims, holder, by)
                 entering.push(self._leave_claim)
-            demand_other_ended(self._jobs, self._paths.container, self._paths.base)
+            demand_other_ended(self._jobs, self._container, self._base_path)
             entering.callback(self._remove_probes)
             entering.push(self._end)
             self._leaving = entering.pop_all()
@@ -250,57 +257,28 @@ class Spreading:
         with suppress(*(() if error is None else (BlobsyncError,))):
             leave_claim(self._claims)
 
-    @cached_property
-    def _jobs(self) -> JobContext:
-        return JobContext(self._context.root, self._environ, self._context.cluster, note=self._note)
-
-    @property
-    def _place_name(self) -> str:
-        """A name that is unique among all transfers of this user."""
-        return f"{self._paths.container} {self._paths.base}"
-
-    @cached_property
-    def _mark(self) -> str:
-        """A mark of the key: each key has a place of its own, so that no user removes another's files."""
-        return self._own_key.derive("place").secret.hex()[:_MARK_CHARS]
-
-    @cached_property
-    def _paths(self) -> _Paths:
-        destination = self._plan.parts[0].destination
-        if not isinstance(destination, BlobLocation):
-            # The state folder is this user's own.
-            folder = str(self._state.folder("spread") / self._id)
-            return _Paths("", folder, folder)
-        claims = f"{_PREFIX}/{self._id}"
-        return _Paths(str(destination.container), f"{claims}/{self._mark}", claims)
-
-    @cached_property
-    def _base(self) -> SharedStore:
-        return self._at(self._paths.base)
-
-    @cached_property
-    def _claims(self) -> SharedStore:
-        return self._at(self._paths.claims)
-
-    def _at(self, path: str) -> SharedStore:
-        destination = self._plan.parts[0].destination
-        if not isinstance(destination, BlobLocation):
-            return FolderStore(Path(path))
-        if not all(isinstance(part.destination, BlobLocation) and part.destination.name for part in self._plan.parts):
+    def _open_places(self) -> None:
+        """Open the place of all runs' documents, and that of the claim; of a download the state folder, which is this
+        user's own."""
+        ends = [part.destination for part in self._plan.parts]
+        # Each key has a place of its own, so that no user removes another's files.
+        self._mark = self._own_key.derive("place").secret.hex()[:_MARK_CHARS]
+        if not isinstance(ends[0], BlobLocation):
+            self._claims_path = self._base_path = str(self._state.folder("spread") / self._id)
+            self._claims = self._base = FolderStore(Path(self._base_path))
+            return
+        if not all(isinstance(end, BlobLocation) and end.name for end in ends):
             raise UsageError(
                 "--nodes: the destination is a whole container, and the tasks need a place beside it",
                 hint="give the folder entry a path in the container, or omit --nodes",
             )
-        return ContainerStore(self._store, path)
-
-    @cached_property
-    def _store(self) -> RestBlobStore:
-        destination = self._plan.parts[0].destination
-        assert isinstance(destination, BlobLocation)
-        account = self._context.connections.account(destination.container)
+        account = self._context.connections.account(ends[0].container)
         cli_login = self._context.cluster.flag("use_cli_auth")
         store = connect(account, environ=self._environ, use_cli_auth=cli_login, emit=self._listener.emit)
-        return self._stores.enter_context(store)
+        self._stores.enter_context(store)
+        self._container, self._claims_path = str(ends[0].container), f"{_PREFIX}/{self._id}"
+        self._base_path = f"{self._claims_path}/{self._mark}"
+        self._claims, self._base = (ContainerStore(store, path) for path in (self._claims_path, self._base_path))
 
     def _request(self, plan: TransferPlan, run: str, count: int) -> SpreadRequest:
         rights: dict[str, str] = {}
@@ -313,14 +291,14 @@ class Spreading:
         return SpreadRequest(
             words=(*shlex.split(plan.command), "--nodes", str(self._spread.nodes)),
             plan=self._spread,
-            container=self._paths.container,
-            base=self._paths.base,
+            container=self._container,
+            base=self._base_path,
             ends=[self._ends(part) for part in map(self._context.opened, plan.parts)],
             rights=rights,
             run=run,
             count=count,
             cap_mbps=plan.options.cap_mbps,
-            claim=self._paths.claims,
+            claim=self._claims_path,
             state="" if is_copy or not self._state.lasting else str(self._state.root),
             compare_content=plan.options.compare_content,
         )
@@ -342,14 +320,6 @@ class Spreading:
             return values
         account = self._context.connections.account(end.in_container().container)
         return {**values, "source": source_values(account, self._environ)}
-
-
-class _Paths(NamedTuple):
-    """The container (empty: none), the place of all runs in it and that of the claim; or their local folders."""
-
-    container: str
-    base: str
-    claims: str
 
 
 @dataclass(slots=True)
