@@ -8,7 +8,7 @@ where somebody else was there. Then the next round looks.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,11 +44,11 @@ def plan_round(
     records: PairIndex,
     options: TransferOptions,
     emit: Emit,
-    presumed: Callable[[str], bool] = lambda path: False,
+    doubtful: Collection[str] | None = None,
 ) -> PlannedRound:
     """Decide on ``files`` (paths below the part's source, with their states).
 
-    ``presumed``: whether the destination of a path need not be looked at. Raises the store's errors.
+    Only the destinations of ``doubtful`` paths are looked at; None: all. Raises the store's errors.
     """
     source, destination = part.source, part.destination
     assert isinstance(source, LocalLocation)
@@ -56,11 +56,11 @@ def plan_round(
     misnamed = {path: why for path in files if (why := blob_problem(destination.at(path)))}
     named = {path: state for path, state in files.items() if path not in misnamed}
     pairs = changed_pairs(part, named, records)
-    looked_for = [pair for pair in pairs if not presumed(pair.path)]
-    there = states_at_destination(destination, [Moved(_looked_for(pair)) for pair in looked_for], emit)
-    pairs = [
-        _with_md5(pair._replace(destination=_at_destination(pair, there, presumed)), source.path) for pair in pairs
-    ]
+    looked_for = [pair for pair in pairs if doubtful is None or pair.path in doubtful]
+    there: dict[str, FileState | None] = {pair.path: pair.record.remote if pair.record else None for pair in pairs}
+    there.update(dict.fromkeys(pair.path for pair in looked_for))
+    there.update(states_at_destination(destination, [Moved(_looked_for(pair)) for pair in looked_for], emit))
+    pairs = [_with_md5(pair._replace(destination=there[pair.path]), source.path) for pair in pairs]
     actions, _ = decide_all(pairs, Route.UPLOAD, options, shown=part.path)
     return PlannedRound(actions, tuple(name_failure(f"{part.path}/{path}", why) for path, why in misnamed.items()))
 
@@ -111,12 +111,6 @@ def forget_replaced(part: LivePart, files: Mapping[str, LocalState], records: Pa
     )
 
 
-def _at_destination(pair: Pair, there: Mapping[str, FileState], presumed: Callable[[str], bool]) -> FileState | None:
-    if presumed(pair.path):
-        return pair.record.remote if pair.record is not None else None
-    return there.get(pair.path)
-
-
 def _looked_for(pair: Pair) -> FileAction:
     size = pair.source.size if pair.source else 0
     return FileAction(pair.path, Action.TRANSFER, Reason.NEW, size, pair.source)
@@ -128,20 +122,3 @@ def _with_md5(pair: Pair, folder: Path) -> Pair:
         return pair
     hashed: FileState | None = hash_file(folder / pair.path)
     return pair if hashed is None else pair._replace(source=hashed)
-
-
-class Presumption:
-    """Which destinations a keeper need not look at: not those of its first round, nor of what failed before."""
-
-    def __init__(self) -> None:
-        self._knows = False
-        self._doubtful: set[str] = set()
-
-    def __call__(self, path: str) -> bool:
-        return self._knows and path not in self._doubtful
-
-    def learn(self, given: Iterable[str], failed: Sequence[str]) -> None:
-        """A round with these files has ended."""
-        self._knows = True
-        self._doubtful.difference_update(given)
-        self._doubtful.update(failed)

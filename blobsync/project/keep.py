@@ -19,7 +19,6 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeAlias
 
 from blobsync.base.errors import (
-    BlobsyncError,
     FailureCode,
     FileFailure,
     NothingMatchedError,
@@ -35,7 +34,7 @@ from blobsync.base.stopping import StopRequest
 from blobsync.config.mapping import is_below
 from blobsync.config.model import FolderEntry
 from blobsync.keep.keeper import EVERYWHERE, Files, Keeper
-from blobsync.keep.round_plan import Presumption, plan_round, shape_conflicts
+from blobsync.keep.round_plan import plan_round, shape_conflicts
 from blobsync.keep.watcher import FolderWatcher, Listen, Walk, installed_listener
 from blobsync.local.link_policy import LinkPolicy
 from blobsync.local.os_errors import where_to_look
@@ -185,65 +184,135 @@ def walk_of(root: Path, links: LinkPolicy) -> Walk:
     return walk_below
 
 
-class _FolderUpload:
-    """Carries out the rounds of one folder."""
+Report: TypeAlias = "KeptRound | BaseException | None"
 
-    def __init__(self, leg: Leg, opened: Callable[[], Uploads], emit: Emit) -> None:
+
+class KeptFolder:
+    """One folder: its keeper, its thread, and what carries out its rounds. ``opened`` opens the project; ``report``
+    gets each round, and what ended the thread."""
+
+    def __init__(
+        self,
+        leg: Leg,
+        opened: Callable[[], Uploads],
+        emit: Emit,
+        *,
+        settle: float,
+        listen: Listen | None,
+        until_idle: bool,
+        report: Callable[[Report], None],
+    ) -> None:
+        self.path = leg.part.path
         self._leg, self._open, self._emit = leg, opened, emit
+        self._report, self._until_idle = report, until_idle
         self._project: Uploads | None = None
-        self._presumed = Presumption()
-        self._is_doubtful = False
-        self.uploaded = self.bytes = 0
-
-    def __call__(self, files: Files) -> Sequence[FileFailure]:
-        try:
-            return self._upload(files)
-        except BlobsyncError:
-            self._is_doubtful = True
-            self.close()
-            raise
+        # Destinations that have to be looked at: all in the first round, later what failed before.
+        self._doubtful: set[str] | None = None
+        # After a failure that is not one of files: whether the service answers has to be asked first.
+        self._has_failed = False
+        self.rounds = self.uploaded = self.bytes = 0
+        request = self._request()
+        end = request.part.source
+        assert isinstance(end, LocalLocation)
+        links = request.links._replace(shown=self.path)
+        # Links on the way are followed, as by u; events name the real path.
+        self.watcher = FolderWatcher(end.path, walk_of(end.path, links), listen=listen, emit=emit, shown=self.path)
+        self._keeper = Keeper(
+            end.path, self.watcher, self._upload, settle=settle, ignored=_left_to_others(request), emit=emit,
+            shown=self.path,
+        )  # fmt: skip
+        self._stop = threading.Event()
+        self._works = False
+        self.thread = threading.Thread(target=self._run, name=f"blobsync keep {self.path}", daemon=True)
 
     def stop(self) -> None:
-        """Stop what is under way, from another thread."""
+        """End it soon: what is on its way to the container is stopped cleanly."""
+        self._stop.set()
         project = self._project
         if project is not None:
             project.stop()
 
-    def close(self) -> None:
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                made = self._round()
+                self._report(made)
+                if self._until_idle and made.idle:
+                    break
+                self._keeper.wait(self._stop)
+            self._report(None)
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            self._report(error)
+        finally:
+            self.watcher.close()
+            self._close()
+
+    def _round(self) -> KeptRound:
+        began, uploaded, size = time.monotonic(), self.uploaded, self.bytes
+        made = self._keeper.round()
+        cause = self._keeper.cause
+        if made.problem and not self._works and cause is not None and cause.exit_code is ExitCode.USAGE:
+            # A mistake that was there from the beginning: nobody has to wait for its end.
+            raise cause
+        # A round that had nothing to upload shows nothing: its files may still have to settle.
+        self._works = self._works or bool(made.given and not made.problem)
+        self.rounds += bool(made.given)
+        return KeptRound(
+            path=self.path,
+            number=self.rounds,
+            at=time.time(),
+            uploaded=self.uploaded - uploaded,
+            bytes=self.bytes - size,
+            seconds=time.monotonic() - began,
+            waiting=made.waiting,
+            failures=made.failures,
+            fresh=made.fresh,
+            problem=made.problem,
+            since=made.since,
+            idle=made.idle,
+        )
+
+    def _request(self) -> Request:
+        if self._project is None:
+            self._project = self._open()
+        return request_for(self._project.context, self._leg, _OPTIONS)
+
+    def _close(self) -> None:
         """Close the project; the next round opens it again."""
         project, self._project = self._project, None
         if project is not None:
             project.close()
 
-    def request(self) -> Request:
-        """What is looked at of the folder."""
-        if self._project is None:
-            self._project = self._open()
-        return request_for(self._project.context, self._leg, _OPTIONS)
-
     def _upload(self, files: Files) -> Sequence[FileFailure]:
-        request = self.request()
+        """Carry out a round."""
+        failed = True
+        try:
+            failures = self._uploaded(files)
+            failed = any(each.code in EVERYWHERE for each in failures)
+        finally:
+            if failed:
+                self._has_failed = True
+                self._close()
+        lead = f"{self.path}/"
+        self._doubtful = (self._doubtful or set()) - files.keys() | {each.path.removeprefix(lead) for each in failures}
+        return failures
+
+    def _uploaded(self, files: Files) -> Sequence[FileFailure]:
+        request = self._request()
         assert self._project is not None
         part = request.part
-        if self._is_doubtful:
+        if self._has_failed:
             assert isinstance(part.destination, OpenBlob)
             part.destination.store.head(_NO_BLOB)
-            self._is_doubtful = False
+            self._has_failed = False
         clashing = shape_conflicts(part, files, request.records)
         fitting = {path: state for path, state in files.items() if path not in clashing}
-        planned = plan_round(part, fitting, request.records, _OPTIONS, self._emit, self._presumed)
+        planned = plan_round(part, fitting, request.records, _OPTIONS, self._emit, self._doubtful)
         partial = partial_uploads(part, planned.actions, self._project.context.journal)
         for warning in partial.warnings:
             self._emit(Note(warning))
         failures: list[FileFailure] = [*planned.misnamed, *clashing.values()]
-        if partial.actions:
-            failures += self._carried_out(request, partial.actions)
-        lead = f"{part.path}/"
-        self._presumed.learn(files, [each.path.removeprefix(lead) for each in failures])
-        if any(each.code in EVERYWHERE for each in failures):
-            self._is_doubtful = True
-            self.close()
-        return failures
+        return [*failures, *self._carried_out(request, partial.actions)] if partial.actions else failures
 
     def _carried_out(self, request: Request, actions: Sequence[FileAction]) -> Sequence[FileFailure]:
         assert self._project is not None
@@ -260,87 +329,6 @@ class _FolderUpload:
         return (*failed, *result.conflicts)
 
 
-Told: TypeAlias = "SimpleQueue[KeptRound | BaseException | None]"
-
-
-class KeptFolder:
-    """One folder, its keeper and its thread. ``told`` gets each round, and what ended the thread."""
-
-    def __init__(
-        self,
-        leg: Leg,
-        opened: Callable[[], Uploads],
-        emit: Emit,
-        *,
-        settle: float,
-        listen: Listen | None,
-        until_idle: bool,
-        report: Callable[[KeptRound | BaseException | None], None],
-    ) -> None:
-        self.path = leg.part.path
-        self._report, self._until_idle = report, until_idle
-        self.upload = _FolderUpload(leg, opened, emit)
-        request = self.upload.request()
-        end = request.part.source
-        assert isinstance(end, LocalLocation)
-        links = request.links._replace(shown=self.path)
-        # Links on the way are followed, as by u; events name the real path.
-        self.watcher = FolderWatcher(end.path, walk_of(end.path, links), listen=listen, emit=emit, shown=self.path)
-        self._keeper = Keeper(
-            end.path, self.watcher, self.upload, settle=settle, ignored=_left_to_others(request), emit=emit,
-            shown=self.path,
-        )  # fmt: skip
-        self._stop = threading.Event()
-        self.rounds = 0
-        self._works = False
-        self.thread = threading.Thread(target=self._run, name=f"blobsync keep {self.path}", daemon=True)
-
-    def stop(self) -> None:
-        """End it soon: what is on its way to the container is stopped cleanly."""
-        self._stop.set()
-        self.upload.stop()
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                made = self._round()
-                self._report(made)
-                if self._until_idle and made.idle:
-                    break
-                self._keeper.wait(self._stop)
-            self._report(None)
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
-            self._report(error)
-        finally:
-            self.watcher.close()
-            self.upload.close()
-
-    def _round(self) -> KeptRound:
-        began, uploaded, size = time.monotonic(), self.upload.uploaded, self.upload.bytes
-        made = self._keeper.round()
-        cause = self._keeper.cause
-        if made.problem and not self._works and cause is not None and cause.exit_code is ExitCode.USAGE:
-            # A mistake that was there from the beginning: nobody has to wait for its end.
-            raise cause
-        # A round that had nothing to upload shows nothing: its files may still have to settle.
-        self._works = self._works or bool(made.given and not made.problem)
-        self.rounds += bool(made.given)
-        return KeptRound(
-            path=self.path,
-            number=self.rounds,
-            at=time.time(),
-            uploaded=self.upload.uploaded - uploaded,
-            bytes=self.upload.bytes - size,
-            seconds=time.monotonic() - began,
-            waiting=made.waiting,
-            failures=made.failures,
-            fresh=made.fresh,
-            problem=made.problem,
-            since=made.since,
-            idle=made.idle,
-        )
-
-
 def _left_to_others(request: Request) -> Callable[[str], bool] | None:
     """Whether a path takes no part: the folder entry ignores it, or it belongs to another folder entry."""
     tests = [test for test in (request.ignored, request.apart) if test is not None]
@@ -350,7 +338,9 @@ def _left_to_others(request: Request) -> Callable[[str], bool] | None:
 class Keeping:
     """The folders that one command keeps; ``record`` shows it to others, who may make ``stop``."""
 
-    def __init__(self, folders: Sequence[KeptFolder], queue: Told, record: KeeperRecord, stop: StopRequest) -> None:
+    def __init__(
+        self, folders: Sequence[KeptFolder], queue: SimpleQueue[Report], record: KeeperRecord, stop: StopRequest
+    ) -> None:
         self._folders, self._queue, self._record, self._stop = folders, queue, record, stop
         self._last: dict[str, KeptRound] = {}
         self._began = time.monotonic()
@@ -400,8 +390,8 @@ class Keeping:
         last = self._last.values()
         return KeepResult(
             rounds=sum(folder.rounds for folder in self._folders),
-            uploaded=sum(folder.upload.uploaded for folder in self._folders),
-            bytes=sum(folder.upload.bytes for folder in self._folders),
+            uploaded=sum(folder.uploaded for folder in self._folders),
+            bytes=sum(folder.bytes for folder in self._folders),
             seconds=time.monotonic() - self._began,
             waiting=sum(each.waiting for each in last),
             failures=tuple(failure for each in last for failure in each.failures),
@@ -460,7 +450,7 @@ def keeping(
 ) -> Iterator[Keeping]:
     """Be the keeper of these folders while the block runs. Raises ``UsageError`` if one of them has another."""
     state = keeper_state([leg.part.path for leg in chosen], list(map(root_of, chosen)), settle=settle, **known)
-    queue: Told = SimpleQueue()
+    queue: SimpleQueue[Report] = SimpleQueue()
     listen = installed_listener()
     if listen is None:
         emit(Note("watchfiles is not installed (pip install 'blobsync[keep]'), so folders are walked again and again"))
