@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from blobsync.base.errors import FailureCode, FileFailure
-from blobsync.base.events import BytesMoved, BytesReused, Event, Expected, FilesCounted, FilesDone, Looked, Note
+from blobsync.base.events import Event, Note
 from blobsync.base.file_states import LocalState
 from blobsync.base.formatting import count_text, printable, size_text
 from blobsync.base.locations import LocalLocation, at_and_above
@@ -42,6 +41,7 @@ from blobsync.plan.disk_space import WrittenHere, lacking_room
 from blobsync.plan.failure_groups import whole_message
 from blobsync.plan.name_clashes import Names
 from blobsync.plan.pairing import is_as_recorded
+from blobsync.plan.progress import ProgressCounter
 from blobsync.plan.project_context import LivePart, OpenedParts, direct_plan
 from blobsync.plan.survey import Request, survey
 from blobsync.plan.transfer_options import TransferOptions, ignored_by
@@ -76,38 +76,25 @@ class NodeProgress:
 
     def __init__(self, job: NodeJob) -> None:
         self._job = job
-        self._lock = threading.Lock()
         self.begin("")
 
     def begin(self, name: str) -> None:
         """What comes from now on."""
-        with self._lock:
-            self._name, self._listed = name, 0
-            self._files = self._all_files = self._size = self._whole_size = 0
+        self._name, self._counter = name, ProgressCounter()
 
     def emit(self, event: Event) -> None:
         if isinstance(event, Note):
             self._job.say(event.text)
-        with self._lock:
-            if isinstance(event, Expected):
-                self._all_files, self._whole_size = self._all_files + event.files, self._whole_size + event.size
-            elif isinstance(event, (BytesMoved, BytesReused)):
-                self._size += event.size
-            elif isinstance(event, FilesCounted):
-                self._files += event.files
-            elif isinstance(event, FilesDone):
-                self._files += len(event.paths)
-            elif isinstance(event, Looked):
-                self._listed += event.files
+        self._counter.emit(event)
 
     @property
     def text(self) -> str:
         """How far it is: ``data: 1,200 of 5,000 files, 1.2 GB of 4 GB``; empty: nothing has begun."""
-        with self._lock:
-            if self._all_files:
-                files = f"{self._files:,} of {count_text(self._all_files, 'file')}"
-                return f"{self._name}: {files}, {size_text(self._size)} of {size_text(self._whole_size)}"
-            return f"{self._name}: {self._listed:,} names listed" if self._listed else self._name
+        name, now = self._name, self._counter.snapshot()
+        if now.files_expected:
+            files = f"{now.files:,} of {count_text(now.files_expected, 'file')}"
+            return f"{name}: {files}, {size_text(now.bytes)} of {size_text(now.bytes_expected)}"
+        return f"{name}: {now.looked:,} names listed" if now.looked else name
 
 
 class NodeTransfers:

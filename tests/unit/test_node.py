@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import ArchiveError, LocalFileError
-from blobsync.base.events import BytesMoved, BytesReused, Expected, FilesCounted, FilesDone, Looked
+from blobsync.base.events import BytesMoved, BytesReused, Expected, FilesCounted, FilesDone, Looked, Phase
 from blobsync.code.unpack import unpack_archive
 from blobsync.jobs.failure_causes import read_causes
 from blobsync.jobs.node_use import node_use
@@ -792,6 +792,7 @@ def test_files_and_bytes_that_come_are_counted(tmp_path: Path) -> None:
     assert progress.text == "data"
     progress.emit(Looked(1200))
     assert progress.text == "data: 1,200 names listed"
+    progress.emit(Phase("moving"))
     for event in (Expected(1000, 5_000_000), BytesMoved(1_000_000), BytesReused(500_000), BytesMoved(-250_000)):
         progress.emit(event)
     # Counted at first, and then known by name.
