@@ -339,7 +339,7 @@ ROWS: tuple[ReadBack, ...] = (
             "local.lock_files:_write",
             "plan.locked_files:far_list",
             "store.old_contents:_Store.open",
-            "project.locks:LockHistory._file",
+            "project.locks:lock_at",
             "project.locks:_list_beside",
         ),
     ),

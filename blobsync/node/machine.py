@@ -18,16 +18,16 @@ _GPU_USE = ("nvidia-smi", "--query-gpu=utilization.gpu,memory.used", "--format=c
 _PATIENCE_SECONDS = 30.0
 
 
-def describe_machine(job: NodeJob, process: ProcessRunner) -> None:
+def describe_machine(job: NodeJob) -> None:
     """Log the machine's disks, GPUs and network, once."""
     facts = (socket.gethostname(), f"{os.cpu_count()} CPUs", f"Python {sys.version.split()[0]}")
     job.say(f"node {job.node_rank} is {', '.join(facts)}")
     for command in _PROBES:
         if shutil.which(command[0], path=job.environ.get("PATH")):
-            job.say(f"$ {' '.join(command)}\n{_answer(command, job.root.parent, process)}")
+            job.say(f"$ {' '.join(command)}\n{_answer(command, job.root.parent)}")
 
 
-def heartbeat(job: NodeJob, process: ProcessRunner, behind: float | None = None, preparing: str = "") -> str:
+def heartbeat(job: NodeJob, behind: float | None = None, preparing: str = "") -> str:
     """The current free disk space, load and GPU use, and how long a complete checkpoint has been on this node alone.
 
     ``preparing`` is how far a node is that is being made ready."""
@@ -37,7 +37,7 @@ def heartbeat(job: NodeJob, process: ProcessRunner, behind: float | None = None,
         f"load {os.getloadavg()[0]:.1f}",
     ]
     if shutil.which(_GPU_USE[0], path=job.environ.get("PATH")):
-        used = [line.replace(", ", "%/") + "MB" for line in _answer(_GPU_USE, Path("/"), process).splitlines()]
+        used = [line.replace(", ", "%/") + "MB" for line in _answer(_GPU_USE, Path("/")).splitlines()]
         parts.append("GPU " + " ".join(used))
     if behind is not None:
         parts.append(f"checkpoint {behind:.0f} s behind")
@@ -46,9 +46,9 @@ def heartbeat(job: NodeJob, process: ProcessRunner, behind: float | None = None,
     return ", ".join(parts)
 
 
-def _answer(command: Sequence[str], cwd: Path, process: ProcessRunner) -> str:
+def _answer(command: Sequence[str], cwd: Path) -> str:
     try:
-        done = process.run(command, cwd=cwd, timeout=_PATIENCE_SECONDS)
+        done = ProcessRunner().run(command, cwd=cwd, timeout=_PATIENCE_SECONDS)
     except ProcessError as error:
         return error.message
     return f"{done.stdout}{done.stderr}".strip()

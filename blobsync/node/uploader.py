@@ -15,7 +15,6 @@ from blobsync.base.events import Event, Note
 from blobsync.base.file_states import LocalState
 from blobsync.base.formatting import count_text, printable, size_text
 from blobsync.base.plan_reasons import Reason
-from blobsync.base.process import ProcessRunner
 from blobsync.config.mapping import is_below
 from blobsync.jobspec.spec import FolderLink
 from blobsync.keep.keeper import Files, Keeper, Round, Sets
@@ -122,7 +121,7 @@ class Uploader:
     def _beats(self) -> None:
         while not self._done.wait(self._job.sync_seconds):
             behind = [seconds for keeper in self._keepers if (seconds := keeper.behind()) is not None]
-            self._job.say(heartbeat(self._job, ProcessRunner(), max(behind, default=None)))
+            self._job.say(heartbeat(self._job, max(behind, default=None)))
             self._mirror()
 
     def _upload_last(self, keeper: Keeper) -> bool:

@@ -1140,11 +1140,7 @@ class Project:
         from blobsync.plan.engine_model import EngineRules
         from blobsync.project.engine_set import requested_engine
 
-        copying = self.from_cluster is not None
-        count, nodes = options.processes, options.nodes
-        requested = requested_engine(
-            options.engine, self.environ, self.cluster, copying=copying, processes=count, nodes=nodes
-        )
+        requested = requested_engine(options, self.environ, self.cluster, copying=self.from_cluster is not None)
         return EngineRules(self._azcopy_problem, requested, usable_cores())
 
     def _azcopy_problem(self, route: Route, files: int, size: int) -> str | None:

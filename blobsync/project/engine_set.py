@@ -19,7 +19,7 @@ from blobsync.local.resume_records import WriteIntents
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.engine_model import RequestedEngine, Work, choose_processes, trial_files
 from blobsync.plan.project_context import ProjectContext
-from blobsync.plan.transfer_options import EngineName
+from blobsync.plan.transfer_options import EngineName, TransferOptions
 from blobsync.plan.transfer_plan import TransferPlan
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.sas import READ_BLOB, sas_minter, transfer_seconds
@@ -34,13 +34,7 @@ _AZCOPYS = "transfers"
 
 
 def requested_engine(
-    asked: EngineName | None,
-    environ: Mapping[str, str],
-    cluster: Cluster,
-    *,
-    copying: bool,
-    processes: int | None = None,
-    nodes: int | None = None,
+    options: TransferOptions, environ: Mapping[str, str], cluster: Cluster, *, copying: bool
 ) -> RequestedEngine:
     """The engine from ``--engine``, the environment or the cluster file, in this order; else ``auto``.
 
@@ -48,12 +42,12 @@ def requested_engine(
     cluster file applies only to copies between clusters. Raises ``UsageError`` for an unknown engine in the
     environment; those of the file were checked as it was read.
     """
-    if processes is not None and processes > 1:
-        return RequestedEngine("direct", f"--processes {processes} was given")
-    if nodes is not None:
-        return RequestedEngine("direct", f"--nodes {nodes} was given")
-    if asked is not None:
-        return RequestedEngine(asked, f"--engine {asked} was given")
+    if options.processes is not None and options.processes > 1:
+        return RequestedEngine("direct", f"--processes {options.processes} was given")
+    if options.nodes is not None:
+        return RequestedEngine("direct", f"--nodes {options.nodes} was given")
+    if options.engine is not None:
+        return RequestedEngine(options.engine, f"--engine {options.engine} was given")
     found = environ.get(ENGINE_VARIABLE) or ""
     settings = (
         (found, f"{ENGINE_VARIABLE}={found} is set"),
@@ -64,11 +58,8 @@ def requested_engine(
         raise UsageError(f"{ENGINE_VARIABLE}={found}: not one of {known}", hint=f"unset {ENGINE_VARIABLE}")
     for name, reason in settings:
         if name:
-            return (
-                RequestedEngine()
-                if name == "relay" and not copying
-                else RequestedEngine(cast("EngineName", name), reason)
-            )
+            applies = copying or name != "relay"
+            return RequestedEngine(cast("EngineName", name), reason) if applies else RequestedEngine()
     return RequestedEngine()
 
 

@@ -22,7 +22,7 @@ from blobsync.plan.engine_model import (
     choose_engine,
     direct_seconds,
 )
-from blobsync.plan.transfer_options import EngineName
+from blobsync.plan.transfer_options import EngineName, TransferOptions
 from blobsync.plan.transfer_plan import Route
 from blobsync.project.engine_set import requested_engine
 
@@ -164,7 +164,7 @@ def requested_with(
     environ = {"BLOBSYNC_ENGINE": variable} if variable else {}
     values = {"engine": written} if written else {}
     chosen = Cluster("eu", "aux_data/aml/eu.yaml", Path("/p"), values=values)
-    return requested_engine(asked, environ, chosen, copying=copying)
+    return requested_engine(TransferOptions(engine=asked), environ, chosen, copying=copying)
 
 
 def test_the_option_overrides_the_environment_which_overrides_the_cluster_file() -> None:

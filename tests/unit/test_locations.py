@@ -18,7 +18,7 @@ from blobsync.base.locations import (
     parse_store_location,
     reaches_another,
 )
-from blobsync.node.mounted_container import MountedStore
+from blobsync.node.job_stores import MountedStore
 from blobsync.node.standalone import bootstrap
 from blobsync.store.open_locations import OpenBlob, location_of
 from tests.fakes.store import MemoryStore

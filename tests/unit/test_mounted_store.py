@@ -7,7 +7,7 @@ import pytest
 
 from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, PreconditionFailedError, StorageError
 from blobsync.base.locations import MountedLocation
-from blobsync.node.mounted_container import MountedStore
+from blobsync.node.job_stores import MountedStore
 from blobsync.store.protocol import BlockList
 
 

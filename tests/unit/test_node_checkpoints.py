@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.process import ProcessRunner
 from blobsync.base.redaction import Secret
 from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.jobs.node_use import node_use
@@ -299,7 +298,7 @@ def test_the_heartbeat_says_how_far_behind_the_container_is(tmp_path: Path) -> N
     arguments = parse_arguments(["node", "--job", str(tmp_path / "job.json"), "--run-dir", str(tmp_path)])
     job = NodeJob(make_spec("true"), {}, arguments, {"BLOBSYNC_SCRATCH": str(tmp_path)}, 0)
     for behind in (None, 41.7):
-        job.say(heartbeat(job, ProcessRunner(), behind))
+        job.say(heartbeat(job, behind))
     lines = job.node_log.read_text().splitlines()
     assert lines[1].endswith(", checkpoint 42 s behind")
     assert [each.behind for each in node_use(0, lines).samples] == [None, 42]
