@@ -1,7 +1,5 @@
 """Lists and looks up blobs by the paths that users type: ``ls``, ``du`` and ``stat``."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import time
@@ -10,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError
 from blobsync.base.file_states import LocalState, RemoteState, regular_only
@@ -24,8 +22,7 @@ from blobsync.store.open_locations import Connections, OpenBlob, OpenLocation, r
 from blobsync.store.protocol import BlobInfo
 
 
-@dataclass(frozen=True, slots=True)
-class ListingEntry:
+class ListingEntry(NamedTuple):
     """A blob, or a folder (``path`` ends with ``/`` and nothing else is known). Bytes; seconds since 1970."""
 
     path: str
@@ -240,8 +237,7 @@ def _matches(listing: Lister, parent: str, parts: list[str]) -> Iterator[tuple[s
                 yield from _matches(listing, f"{lead}{name}", parts[1:])
 
 
-@dataclass(frozen=True, repr=False)
-class Beginning:
+class Beginning(NamedTuple):
     """The first bytes of a file or blob of ``size`` bytes."""
 
     path: str
@@ -294,8 +290,7 @@ def usage(entries: Iterator[ListingEntry], path: str) -> Usage:
     return Usage(path, count, size)
 
 
-@dataclass(frozen=True)
-class PathStatus:
+class PathStatus(NamedTuple):
     """The state of a path: ``local``, ``remote``, and as last verified in the index."""
 
     path: str
