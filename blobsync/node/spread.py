@@ -234,7 +234,7 @@ def close(
     result = earlier_result(job.spec.run_id, place)
     if result is None:
         shards = [read_shard(body) for name in names if (body := place.read(f"shards/{name}")) is not None]
-        if len(shards) != len(names) or not all(map(_is_whole(place), shards)):
+        if len(shards) != len(names) or not all(_is_whole(place, shard) for shard in shards):
             # It is left to the next command.
             return 1
         with tempfile.TemporaryDirectory() as folder:
@@ -251,14 +251,11 @@ def close(
     return result.exit_code
 
 
-def _is_whole(place: SealedStore) -> Callable[[Shard], bool]:
-    def check(shard: Shard) -> bool:
-        with suppress(FormatError):
-            body = place.read(f"records/{task_name(shard.number)}") or b""
-            return any(isinstance(each, ShardDone) for each in read_body(body, shard.route))
-        return False
-
-    return check
+def _is_whole(place: SealedStore, shard: Shard) -> bool:
+    with suppress(FormatError):
+        body = place.read(f"records/{task_name(shard.number)}") or b""
+        return any(isinstance(each, ShardDone) for each in read_body(body, shard.route))
+    return False
 
 
 def _carry_out(

@@ -52,8 +52,13 @@ def make_links(
     is_blob = blob_at(end, place) is not None
     entries = list_path(connections, place, inner, recursive=True)
     first = next(entries)
+    account = place.entry.account
     if container:
-        yield Link(place.path, sign(place, "container"), "container", _warn_of_container(place))
+        warning = (
+            f"this link opens everything in the container {account.container_name} of {account.account_name}, "
+            f"not only {place.path}"
+        )
+        yield Link(place.path, sign(place, "container"), "container", warning)
     elif is_blob:
         yield Link(place.path, sign(place, "blob"), "blob")
     elif each:
@@ -65,8 +70,8 @@ def make_links(
         yield Link(place.path, sign(place, "folder"), "folder", _warn_of_nested(inner))
     else:
         raise UsageError(
-            f"{place.path} is a folder, and {place.entry.account.account_name} can sign for one blob or the whole "
-            f"container {place.entry.account.container_name}, not for a folder",
+            f"{place.path} is a folder, and {account.account_name} can sign for one blob or the whole container "
+            f"{account.container_name}, not for a folder",
             hint="--each makes a link for each blob; --container makes one that opens everything in the container",
         )
 
@@ -75,14 +80,6 @@ def _place_of(path: str, place: Resolution, inner: Sequence[Resolution]) -> Reso
     """A listed blob by its exact name: ``..`` in a name has no meaning for the service."""
     owner = next((other for other in inner if path.startswith(f"{other.path}/")), place)
     return owner._replace(path=path, remote=owner.remote.child(path[len(owner.path) + 1 :]))
-
-
-def _warn_of_container(place: Resolution) -> str:
-    account = place.entry.account
-    return (
-        f"this link opens everything in the container {account.container_name} of {account.account_name}, "
-        f"not only {place.path}"
-    )
 
 
 def _warn_of_nested(inner: Sequence[Resolution]) -> str | None:
