@@ -6,7 +6,6 @@ is ours. In: the user's data folder. Out: an endpoint with accounts. Calls ``bas
 
 from __future__ import annotations
 
-from blobsync.emulator.account import new_key
-from blobsync.emulator.server import Emulator, EmulatorState, make_container
+from blobsync.emulator.server import Emulator, EmulatorState, make_container, new_key
 
 __all__ = ["Emulator", "EmulatorState", "make_container", "new_key"]

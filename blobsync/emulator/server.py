@@ -1,7 +1,8 @@
 """Installs, starts, finds and stops the blob server that replaces a storage account: Azurite on loopback.
 
 npm installs the pinned Azurite into the user's data directory. Containers are made in the emulator only; in a real
-account its owner makes them.
+account its owner makes them. The user's account has a secret key, and the port that projects name: the key of Azurite's
+well-known account is public, and anyone who can reach the loopback interface could read its data.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +32,6 @@ from blobsync.base.redaction import Secret
 from blobsync.base.user_folders import data_home, environment, locked, replace_file
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.scaffold import EMULATOR_CONTAINER, EmulatorAccount
-from blobsync.emulator.account import keep_port, kept_account
 from blobsync.emulator.nodejs import NodeJs, ensure_node, last_lines, whole_folder
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.request_signing import SharedKeySigner
@@ -96,6 +99,63 @@ def make_container(container: BlobContainer, key: Secret) -> bool:
     # No proxy settings: the emulator is on this machine.
     with closing(BlobHttp(container, SharedKeySigner(container.account, key), environ={})) as http:
         return SdkContainer(container, http).create()
+
+
+DEFAULT_PORT = 10000
+_LAST_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAccount:
+    """The key and port, which stay the same from one start to the next."""
+
+    key: Secret
+    port: int = DEFAULT_PORT
+
+
+def new_key() -> Secret:
+    """A random account key."""
+    return Secret(b64encode(secrets.token_bytes(64)).decode())
+
+
+def kept_account(folder: Path) -> KeptAccount:
+    """The account stored in ``folder``, created at first use. Raises ``EmulatorError``."""
+    file = folder / "account.json"
+    try:
+        if not file.exists():
+            _keep(folder, KeptAccount(new_key(), _first_port()), if_missing=True)
+        kept = made_of(KeptAccount, parse_object(file.read_text(encoding="utf-8")))
+        if not 0 < kept.port <= _LAST_PORT:
+            raise ValueError("not what was kept")
+        return kept
+    except OSError as error:
+        raise EmulatorError(f"{file} cannot be used: {error.strerror}", hint="set XDG_DATA_HOME") from error
+    except ValueError as error:
+        raise EmulatorError(f"{file} is damaged", hint=f"rm {file}, then create the account files again") from error
+
+
+def _first_port() -> int:
+    """The default port, or a free one if another program, such as another user's emulator, has it."""
+    for port in (DEFAULT_PORT, 0):
+        with socket.socket() as tried, suppress(OSError):
+            # A socket that only waits for its last packets (TIME_WAIT) does not count.
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(("127.0.0.1", port))
+            found: int = tried.getsockname()[1]
+            return found
+    return DEFAULT_PORT
+
+
+def keep_port(folder: Path, port: int) -> None:
+    """Store ``port``: the emulator starts there from now on."""
+    known = kept_account(folder)
+    if known.port != port:
+        _keep(folder, KeptAccount(known.key, port))
+
+
+def _keep(folder: Path, account: KeptAccount, *, if_missing: bool = False) -> None:
+    content = json.dumps({"key": account.key.reveal(), "port": account.port}).encode()
+    replace_file(folder / "account.json", content, if_missing=if_missing)
 
 
 _GUARD = Path(__file__).with_name("guard.js")

@@ -12,9 +12,7 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobspec.node_secrets import known_accounts, run_key
 from blobsync.jobspec.spec import RunInfo, State
-from blobsync.spread.detached_result import Result, earlier_result
-from blobsync.spread.sealed_store import SealedStore
-from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore
+from blobsync.spread.shared_store import ContainerStore, FolderStore, Result, SealedStore, SharedStore, earlier_result
 
 NOT_VERIFIED = "moved, not verified: the same command again verifies it"
 _MOST_JOBS = 1000

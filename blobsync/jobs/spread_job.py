@@ -23,8 +23,7 @@ from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.node_secrets import run_key
 from blobsync.jobspec.spec import SERVICES, CodeRef, JobSpec, NodeArchiveRef, State, TaskArray
 from blobsync.plan.spreading import SpreadPlan
-from blobsync.spread.sealed_store import orders_seal
-from blobsync.spread.shared_store import SharedStore
+from blobsync.spread.shared_store import SharedStore, orders_seal
 from blobsync.store.sas import JOB_SECONDS
 
 # Its name at the place.

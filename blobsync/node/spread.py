@@ -35,13 +35,19 @@ from blobsync.node.setup import clean_up
 from blobsync.plan.project_context import LivePart, OpenedParts, direct_plan
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.spread.claim import free_claim
-from blobsync.spread.detached_result import Result, earlier_result
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.probe import probe_problem, remove_probe
 from blobsync.spread.record import Refused, ShardDone, read_body, record_body
-from blobsync.spread.sealed_store import SealedStore, orders_seal
 from blobsync.spread.shard import Shard, read_shard
-from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore
+from blobsync.spread.shared_store import (
+    ContainerStore,
+    FolderStore,
+    Result,
+    SealedStore,
+    SharedStore,
+    earlier_result,
+    orders_seal,
+)
 from blobsync.spread.spread_engine import SpreadEngine
 from blobsync.spread.task import Ends, Task, Tools, end_with_parent, part_of, task_name
 from blobsync.store.open_locations import OpenBlob, OpenLocation

@@ -35,13 +35,12 @@ from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.spreading import Load, choose_spread
 from blobsync.plan.transfer_plan import Action, ProcessChoice, Route, Shape, TransferPlan
 from blobsync.spread.claim import leave_claim, project_lock, take_claim
-from blobsync.spread.earlier_records import take_over
-from blobsync.spread.probe import OwnProbe, source_probe
-from blobsync.spread.sealed_store import SealedStore, new_run
+from blobsync.spread.probe import own_probe, source_probe, written_probe
 from blobsync.spread.shard import Shard, shard_body, weight
-from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore
+from blobsync.spread.shared_store import ContainerStore, FolderStore, SealedStore, SharedStore, new_run
 from blobsync.spread.spread_engine import Cutter, SpreadEngine, cut_all, with_fewer_tasks
 from blobsync.spread.task import task_name
+from blobsync.spread.verified_records import take_over
 from blobsync.store.connect import connect
 from blobsync.store.open_locations import OpenLocation
 from blobsync.store.sas import READ_FOLDER, WRITE_FOLDER
@@ -214,15 +213,16 @@ class Spreading:
         self._base.fail_soon()
         self._context.connections.fail_soon()
 
-    def _probe(self, part: LivePart, end: LocalLocation) -> OwnProbe:
-        return OwnProbe(end.path if part.shape is Shape.FOLDER else end.path.parent, self._id)
+    def _probe(self, part: LivePart, end: LocalLocation) -> Path:
+        return own_probe(end.path if part.shape is Shape.FOLDER else end.path.parent, self._id)
 
     def _remove_probes(self) -> None:
         """Remove the probes; those of a detached transfer belong to the task that closes it."""
         for part in () if self._detached else self._parts:
             for end in (part.source, part.destination):
                 if isinstance(end, LocalLocation):
-                    self._probe(part, end).remove()
+                    with suppress(OSError):
+                        self._probe(part, end).unlink()
 
     def _sealed(self, run: str) -> SealedStore:
         return SealedStore(self._base.below(f"runs/{run}"), self._own_key.derive("run", run), run, self._note)
@@ -309,7 +309,7 @@ class Spreading:
             actions = (action for each, action in self._plan.each() if each.path == part.path)
             probe = source_probe(self._probe(part, part.source), part.source, actions)
         elif isinstance(part.destination, LocalLocation) and part.shape is Shape.FOLDER:
-            probe = self._probe(part, part.destination).write()
+            probe = written_probe(self._probe(part, part.destination))
         return {"source": self._values(part.source), "destination": self._values(part.destination), "probe": probe}
 
     def _values(self, end: OpenLocation) -> Mapping[str, Any]:

@@ -15,12 +15,9 @@ one part. Out: a report of each of them. Uses ``direct`` and ``store``.
 On the nodes of a cluster the same shards and records are documents of a store that all of them reach, and the
 platform's own queue hands the shards out, as tasks of a job:
 
-    shared_store      blobs of the destination's container, or a folder
-    sealed_store      seals the documents, so that those of strangers count as missing
+    shared_store      sealed blobs of the destination's container, or files of a folder
     task              one task there: reads its shard, moves it, writes one record
     spread_engine     the engine that has jobs of tasks move files, and verifies what they record
     claim             one command at a time for one destination
     probe             checks whether a node sees the same files
-    detached_result   how a detached transfer ended
-    earlier_records   records of tasks whose command was killed, for the index
 """

@@ -28,46 +28,41 @@ _TEXT_LENGTH = 32
 _MOST_FILES = 16
 
 
-class OwnProbe:
-    """A probe file in ``folder``. Its name is derived from the transfer's ``place``, so that a command that is run
-    again after it was killed removes the file in the end.
+def own_probe(folder: Path, place: str) -> Path:
+    """The probe file in ``folder``. Its name is derived from the transfer's ``place``: a command that runs again after
+    it was killed removes the file in the end.
 
     Until then it keeps the content, because the job of the killed command may still run: a worker that this job
     restarts compares it with the content at the time of submission.
     """
-
-    def __init__(self, folder: Path, place: str) -> None:
-        self._file = folder / f"{PROBE_PREFIX}{place}"
-
-    def write(self) -> Mapping[str, Any]:
-        """Write the file; returns what every node has to find. Raises ``LocalFileError``."""
-        with naming(self._file):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            text = self._left_behind()
-            if text is None:
-                text = secrets.token_hex(_TEXT_LENGTH // 2)
-                self._file.unlink(missing_ok=True)
-                with self._file.open("x") as target:
-                    target.write(text)
-        return {"own": {"file": str(self._file), "text": text}}
-
-    def _left_behind(self) -> str | None:
-        if self._file.is_symlink() or not self._file.is_file() or self._file.stat().st_size != _TEXT_LENGTH:
-            return None
-        text = self._file.read_text("ascii", "replace")
-        return text if re.fullmatch("[0-9a-f]+", text) else None
-
-    def remove(self) -> None:
-        """Remove the file; idempotent."""
-        with suppress(OSError):
-            self._file.unlink()
+    return folder / f"{PROBE_PREFIX}{place}"
 
 
-def source_probe(own: OwnProbe, end: LocalLocation, actions: Iterable[FileAction]) -> Mapping[str, Any] | None:
+def written_probe(file: Path) -> Mapping[str, Any]:
+    """Write our probe; returns what every node has to find. Raises ``LocalFileError``."""
+    with naming(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = _left_behind(file)
+        if text is None:
+            text = secrets.token_hex(_TEXT_LENGTH // 2)
+            file.unlink(missing_ok=True)
+            with file.open("x") as target:
+                target.write(text)
+    return {"own": {"file": str(file), "text": text}}
+
+
+def _left_behind(file: Path) -> str | None:
+    if file.is_symlink() or not file.is_file() or file.stat().st_size != _TEXT_LENGTH:
+        return None
+    text = file.read_text("ascii", "replace")
+    return text if re.fullmatch("[0-9a-f]+", text) else None
+
+
+def source_probe(own: Path, end: LocalLocation, actions: Iterable[FileAction]) -> Mapping[str, Any] | None:
     """What every node has to find at the source of an upload: ``own``, or files that are to move. None if neither is
     possible, and nothing moves."""
     try:
-        return own.write()
+        return written_probe(own)
     except LocalFileError:
         found = files_probe(end, actions)
         return found if found["files"] else None

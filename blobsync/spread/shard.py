@@ -15,7 +15,7 @@ others.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any
@@ -147,61 +147,45 @@ def shard_lines(shard: Shard) -> Iterator[str]:
     yield _json({"end": len(shard.actions)})
 
 
-class ShardReader:
-    """Parses shards from lines, one shard after the other."""
+def read_shards(lines: Iterable[str]) -> Iterator[Shard]:
+    """Parse shards from lines, each as soon as its last line is there; one whose last line never comes is left out.
 
-    def __init__(self) -> None:
-        self._head: dict[str, Any] | None = None
-        self._route: Route
-        self._actions: list[FileAction] = []
-        self._listed: list[ListedFile] = []
-        self._seen: set[str] = set()
-
-    def take(self, line: str) -> Shard | None:
-        """Read one line; returns the shard after its last one. Raises ``FormatError``."""
-        values = object_of(line)
-        if self._head is None:
-            self._begin(values)
-        elif "end" in values:
-            return self._end(values)
-        else:
-            self._add(values)
-        return None
-
-    def _begin(self, values: dict[str, Any]) -> None:
-        if values.get("blobsync_shard") != VERSION:
+    Raises ``FormatError``.
+    """
+    values = map(object_of, lines)
+    for head in values:
+        if head.get("blobsync_shard") != VERSION:
             raise FormatError(f"not a shard of version {VERSION}")
-        size_of(values, "number")
-        for key in ("path", "source", "destination"):
-            text_of(values, key)
+        number = size_of(head, "number")
+        path, source, destination = (text_of(head, key) for key in ("path", "source", "destination"))
         try:
-            self._route = Route(text_of(values, "route"))
+            route = Route(text_of(head, "route"))
         except ValueError as error:
             raise FormatError("there is no such route") from error
-        self._head, self._actions, self._listed, self._seen = values, [], [], set()
-
-    def _add(self, values: dict[str, Any]) -> None:
-        action = _action(values, self._route)
-        if len(self._actions) >= _MOST_OF_A_TASK:
-            raise FormatError(f"a shard has more than {_MOST_OF_A_TASK:,} files")
-        if action.path in self._seen:
-            raise FormatError(f"{shown_name(action.path)} is there twice")
-        self._seen.add(action.path)
-        self._actions.append(action)
-        if "listed" in values:
-            self._listed.append(_line(values))
-        if len(self._listed) not in (0, len(self._actions)):
-            raise FormatError("not every file is in the list")
-
-    def _end(self, values: dict[str, Any]) -> Shard:
-        head, self._head = self._head, None
-        assert head is not None
-        if size_of(values, "end") != len(self._actions):
+        actions: dict[str, FileAction] = {}
+        listed: list[ListedFile] = []
+        for each in values:
+            if "end" in each:
+                break
+            _add(actions, _action(each, route))
+            listed += [_line(each)] if "listed" in each else []
+            if len(listed) not in (0, len(actions)):
+                raise FormatError("not every file is in the list")
+        else:
+            return
+        if size_of(each, "end") != len(actions):
             raise FormatError("lines of the shard are missing")
-        if "" in self._seen and len(self._seen) > 1:
+        if "" in actions and len(actions) > 1:
             raise FormatError("one file is the part itself, and others are in it")
-        ends = head["source"], head["destination"]
-        return Shard(head["number"], self._route, head["path"], *ends, tuple(self._actions), tuple(self._listed))
+        yield Shard(number, route, path, source, destination, tuple(actions.values()), tuple(listed))
+
+
+def _add(actions: dict[str, FileAction], action: FileAction) -> None:
+    if len(actions) >= _MOST_OF_A_TASK:
+        raise FormatError(f"a shard has more than {_MOST_OF_A_TASK:,} files")
+    if action.path in actions:
+        raise FormatError(f"{shown_name(action.path)} is there twice")
+    actions[action.path] = action
 
 
 def shard_body(shard: Shard) -> bytes:
@@ -211,10 +195,8 @@ def shard_body(shard: Shard) -> bytes:
 
 def read_shard(body: bytes) -> Shard:
     """Parse a shard's file. Raises ``FormatError``."""
-    reader = ShardReader()
-    for line in body.decode("utf-8", "replace").splitlines():
-        if (shard := reader.take(line)) is not None:
-            return shard
+    for shard in read_shards(body.decode("utf-8", "replace").splitlines()):
+        return shard
     raise FormatError("lines of the shard are missing")
 
 

@@ -1,22 +1,38 @@
-"""The store that the command and the tasks of a spread transfer share: small named documents.
+"""The store that the command and the tasks of a spread transfer share: small named documents, and the seals on them.
 
 Two kinds: blobs below ``.blobsync/spread/`` of the destination's container, and a folder of a shared file system.
+Others can write to both, so the documents of a run of tasks, which is one job, are sealed with the run's key: those of
+strangers count as missing. A seal is over the run, the document's name and its content, so that no document of another
+run, nor one under another name, counts. The orders for the tasks are sealed, too: they are in the job's specification,
+whose file others may be able to write to.
+
+    shards/NUMBER     what a task is to move (``shard``)
+    records/NUMBER    what became of it (``record``)
+    ended             the transfer is over: tasks that have not begun end at once
+    closing           which task closes a detached transfer; created once
+    result            how a detached transfer ended
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 import secrets
 import shutil
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from blobsync.base.errors import BlobNotFoundError, LocalFileError, PreconditionFailedError
+from blobsync.base.errors import BlobNotFoundError, FileFailure, LocalFileError, PreconditionFailedError
+from blobsync.base.exit_codes import ExitCode
 from blobsync.base.file_states import regular_only
+from blobsync.base.plain_json import made_of, parse_object
+from blobsync.base.seals import SealKey
 from blobsync.local.os_errors import naming
 from blobsync.store.protocol import ANYTHING, BlobProperties, BlobStore, Precondition
 
@@ -24,6 +40,8 @@ from blobsync.store.protocol import ANYTHING, BlobProperties, BlobStore, Precond
 LARGEST = 64 << 20
 _NAME = re.compile(r"[a-z]+(/[A-Za-z0-9][A-Za-z0-9~.-]{0,199})?")
 _PIECE = 4 << 20
+# Maximum number of strangers' documents that are named one by one.
+_MOST_TOLD = 10
 
 
 class ContainerStore:
@@ -197,3 +215,81 @@ def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ValueError(f"not a name of this place: {name!a}")
     return name
+
+
+def new_run() -> str:
+    """A unique name of a run."""
+    return secrets.token_hex(8)
+
+
+class SealedStore:
+    """Seals what it writes to ``place``, and hides documents without a valid seal. See ``ContainerStore``."""
+
+    def __init__(self, place: SharedStore, key: SealKey, run: str, warn: Callable[[str], None]) -> None:
+        """``key`` is that of ``run``. ``warn`` is called for each document that is not part of it."""
+        self._place = place
+        self._key = key
+        self._warn = warn
+        self._strange: set[str] = set()
+        self.run = run
+
+    @property
+    def shown(self) -> str:
+        return self._place.shown
+
+    def write(self, name: str, body: bytes) -> None:
+        self._place.write(name, self._key.seal("spread", self.run, name, body))
+
+    def create(self, name: str, body: bytes) -> bool:
+        return self._place.create(name, self._key.seal("spread", self.run, name, body))
+
+    def read(self, name: str) -> bytes | None:
+        document = self._place.read(name)
+        body = self._key.opened("spread", self.run, name, document) if document is not None else None
+        if document is not None and body is None:
+            self._name(name)
+        return body
+
+    def names(self, folder: str) -> list[str]:
+        return self._place.names(folder)
+
+    def fail_soon(self) -> None:
+        self._place.fail_soon()
+
+    def _name(self, name: str) -> None:
+        if name in self._strange or len(self._strange) >= _MOST_TOLD:
+            return
+        self._strange.add(name)
+        more = "; others are not named any more" if len(self._strange) == _MOST_TOLD else ""
+        self._warn(f"{self.shown}{name} has no seal of this transfer: it counts as absent{more}")
+
+
+def orders_seal(run: SealKey, orders: Mapping[str, Any]) -> str:
+    """The seal over all orders except itself, which is one of them."""
+    plain = {name: value for name, value in orders.items() if name != "seal"}
+    body = json.dumps(plain, sort_keys=True).encode()
+    return run.derive("orders").seal("orders", str(orders.get("run")), "orders", body).split()[2].decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result; ``job`` is the job's run id, ``exit_code`` what the command would have ended with."""
+
+    job: str
+    exit_code: ExitCode
+    transferred: int
+    verified: int
+    failures: tuple[FileFailure, ...]
+
+    def body(self) -> bytes:
+        """The document."""
+        return json.dumps({**asdict(self), "failures": [each._asdict() for each in self.failures]}).encode()
+
+
+def earlier_result(run_id: str, place: SealedStore) -> Result | None:
+    """The result that a task of this job saved at the sealed ``place``; None if there is none, or it is invalid."""
+    try:
+        result = made_of(Result, parse_object(place.read("result") or b""))
+    except ValueError:
+        return None
+    return result if result.job == run_id else None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, TooManyTasksError
@@ -23,8 +23,8 @@ from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, Refused, ShardDone, read_body
-from blobsync.spread.sealed_store import SealedStore
 from blobsync.spread.shard import MOST_FILES, Shard, can_be_in_shard, cut, weight
+from blobsync.spread.shared_store import SealedStore
 from blobsync.spread.task import task_name
 from blobsync.spread.verified_records import ShardAccount, compared
 from blobsync.transfer.engines import Engine, Moved, MoveReport, MoveTask
@@ -73,13 +73,6 @@ Cutter = Callable[[int], Sequence[Shard]]
 Begin = Callable[[Cutter], Tasks]
 
 
-class SpreadClock(NamedTuple):
-    """The command's clock, in seconds."""
-
-    now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-
-
 @dataclass(slots=True)
 class _Share:
     """The files of one part: ``left`` are those that a task has to move, ``reported`` those that one says it has,
@@ -108,9 +101,10 @@ class SpreadEngine:
         *,
         together: Sequence[LivePart] = (),
         jobs: int = JOBS,
-        watch: SpreadClock = SpreadClock(),  # noqa: B008 - it is frozen
         poll: float = 1.0,
         tidy: Callable[[LivePart, Sequence[FileAction]], None] = lambda part, actions: None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """``alone`` is the engine of this process, for files that fit no shard and for retries. ``begin`` submits a job
         for what is left. ``together`` are parts that go into one job, with the first of them that is to move. ``poll``
@@ -120,8 +114,7 @@ class SpreadEngine:
         self._begin = begin
         self._together = together
         self._jobs = jobs
-        self._watch = watch
-        self._poll = poll
+        self._clock, self._sleep, self._poll = clock, sleep, poll
         self._tidy = tidy
         self._shares: dict[tuple[str, str], _Share] = {}
 
@@ -181,7 +174,7 @@ class SpreadEngine:
 
     def _wait(self, run: _Run, task: MoveTask) -> str:
         """Wait until each task has a record, or the job has ended; returns how, for a sentence."""
-        looked = self._watch.now()
+        looked = self._clock()
         while True:
             task.stop.check()
             if run.hear():
@@ -191,14 +184,14 @@ class SpreadEngine:
                 run.hear(at_last=True)
                 run.end_fetching(run.disk_full)
                 return ""
-            if self._watch.now() - looked >= _JOB_SECONDS:
-                looked = self._watch.now()
+            if self._clock() - looked >= _JOB_SECONDS:
+                looked = self._clock()
                 ended = run.tasks.ended()
                 if ended is not None:
                     # Records written between the last look and the end of the job count.
                     run.hear(at_last=True)
                     return f": it ended early, {ended}"
-            self._watch.sleep(self._poll)
+            self._sleep(self._poll)
 
 
 def _ends(part: LivePart) -> tuple[str, str]:

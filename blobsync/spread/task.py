@@ -29,8 +29,8 @@ from blobsync.plan.project_context import LivePart, key_between
 from blobsync.plan.transfer_plan import FileAction, Part
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, ShardDone, answer_line, read_answer, read_body, record_body
-from blobsync.spread.sealed_store import SealedStore
 from blobsync.spread.shard import Shard, cut, listed_at, read_shard
+from blobsync.spread.shared_store import SealedStore
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.url_list import UrlListStore
 from blobsync.transfer.engines import CollectedReport, Engine, MoveTask

@@ -1,9 +1,14 @@
-"""Which files of a shard have a record, which bytes count, and which records of a task count as verified."""
+"""Which files of a shard have a record, which bytes count, and which records of a task count as verified.
+
+Of tasks whose command was killed, and of detached transfers that nobody closed, what is verified goes into the index,
+so that it does not move again.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -11,14 +16,17 @@ from blobsync.base.events import BytesMoved, BytesReused, Emit, Listener, Looked
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.stopping import NEVER, StopRequest
+from blobsync.local.index import PairIndex
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.transfer_plan import FileAction, Route
+from blobsync.plan.transfer_plan import FileAction, IndexKey, Route
 from blobsync.spread.file_json import FormatError, shown_name
-from blobsync.spread.record import FileRecord
-from blobsync.spread.shard import Shard
+from blobsync.spread.record import FileRecord, read_body
+from blobsync.spread.shard import Shard, read_shard
+from blobsync.spread.shared_store import SealedStore
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import states_at_destination
+from blobsync.transfer.ledger import Ledger, record_unreported
 
 # Maximum attempts of a shard.
 TRIES = 3
@@ -197,6 +205,56 @@ def _is_same(reported: FileState, now: FileState) -> bool:
 def _is_there(end: OpenLocation, name: str, known: LocalState) -> bool:
     now = LocalState.at(end.at(name))
     return now is not None and now.same_file(known)
+
+
+class TakenOver(NamedTuple):
+    """Of ``planned`` files of earlier runs so many are verified now."""
+
+    planned: int = 0
+    files: int = 0
+
+
+def take_over(
+    place: SealedStore, parts: Sequence[LivePart], records: Callable[[IndexKey], PairIndex], begun_ns: int
+) -> TakenOver:
+    """Record what the tasks of the run at ``place`` have moved between the ends of these parts. Call it when none of
+    them is left. No task read a file before ``begun_ns`` (since 1970).
+
+    The index then has the states at the time of the move; the next survey detects later changes. Files that were
+    written without a record count if their content shows it.
+    """
+    by_ends = {(str(part.source), str(part.destination)): part for part in parts}
+    told: dict[tuple[str, str], list[Moved]] = {}
+    untold: dict[tuple[str, str], list[FileAction]] = {}
+    planned = count = 0
+    for name in place.names("shards"):
+        with suppress(FormatError):
+            shard = read_shard(place.read(f"shards/{name}") or b"")
+            key = shard.source, shard.destination
+            planned += len(shard.actions)
+            if key in by_ends:
+                account = ShardAccount(shard)
+                told.setdefault(key, []).extend(_moved(place, name, account))
+                untold.setdefault(key, []).extend(account.left.values())
+    for key, reports in told.items():
+        part, index = by_ends[key], records(by_ends[key].key)
+        ledger = Ledger(replace(part, actions=tuple(each.action for each in reports)), index, now_ns=lambda: begun_ns)
+        verified = compared(part, reports, lambda event: None).verified
+        ledger.seen([(moved, moved.destination) for moved in verified])
+        ledger.save()
+        left = [*untold[key], *(each.action for each in reports if each.action.path not in ledger.verified)]
+        count += len(ledger.verified) + len(record_unreported(part, left, index))
+    return TakenOver(planned, count)
+
+
+def _moved(place: SealedStore, name: str, account: ShardAccount) -> list[Moved]:
+    found: list[Moved] = []
+    with suppress(FormatError):
+        for answer in read_body(place.read(f"records/{name}") or b"", account.shard.route):
+            if isinstance(answer, FileRecord) and answer.failure is None:
+                # A record that names a file twice, or what cannot be, is ignored from there on.
+                found.append(account.moved(answer))
+    return found
 
 
 class WorkersBusy:

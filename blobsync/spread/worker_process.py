@@ -29,7 +29,7 @@ from blobsync.plan.transfer_plan import FileAction, Part
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.orders import EndOrders, Handed, WorkerOrders, read_handed, read_orders, signer_of
 from blobsync.spread.record import Answer, Ask, FileRecord, KeptFile, MovedBytes, Ready, ShardDone, answer_line
-from blobsync.spread.shard import Shard, ShardReader
+from blobsync.spread.shard import Shard, read_shards
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.store import RestBlobStore
@@ -121,19 +121,22 @@ class Incoming:
 
     def read(self) -> None:
         """Read until the parent closes the pipe."""
-        reader = ShardReader()
         try:
-            for line in self._lines:
-                if line.startswith(('{"handed"', '{"refused"')):
-                    self.handed.put(read_handed(parse_object(line)))
-                elif line.startswith('{"stop"'):
-                    break
-                elif (shard := reader.take(line)) is not None:
-                    self.shards.put(shard)
+            for shard in read_shards(self._of_shards()):
+                self.shards.put(shard)
         except FormatError as error:
             sys.stderr.write(f"{error}\n")
         finally:
             self._at_end()
+
+    def _of_shards(self) -> Iterator[str]:
+        for line in self._lines:
+            if line.startswith(('{"handed"', '{"refused"')):
+                self.handed.put(read_handed(parse_object(line)))
+            elif line.startswith('{"stop"'):
+                return
+            else:
+                yield line
 
 
 # Takes the arguments of :class:`DirectEngine`.

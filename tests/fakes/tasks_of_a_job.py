@@ -9,9 +9,8 @@ from pathlib import Path
 from blobsync.base.seals import SealKey
 from blobsync.direct.engine import DirectEngine
 from blobsync.plan.project_context import LivePart
-from blobsync.spread.sealed_store import SealedStore
 from blobsync.spread.shard import Shard, shard_body
-from blobsync.spread.shared_store import FolderStore
+from blobsync.spread.shared_store import FolderStore, SealedStore
 from blobsync.spread.spread_engine import Cutter
 from blobsync.spread.task import Ends, Task, Tools, task_name
 from blobsync.transfer.engines import Engine

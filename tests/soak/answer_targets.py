@@ -15,8 +15,7 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import Completed
 from blobsync.config.model import WorkspaceConfig
-from blobsync.emulator.account import kept_account
-from blobsync.emulator.server import Emulator
+from blobsync.emulator.server import Emulator, kept_account
 from tests.fakes.jobs import make_spec
 from tests.fakes.runner import ScriptedRunner
 from tests.soak.target import Target, ignoring, text

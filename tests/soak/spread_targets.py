@@ -9,9 +9,8 @@ from blobsync.base.seals import SealKey
 from blobsync.plan.transfer_plan import Route
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import read_answer
-from blobsync.spread.sealed_store import SealedStore
-from blobsync.spread.shard import ShardReader
-from blobsync.spread.shared_store import FolderStore
+from blobsync.spread.shard import read_shards
+from blobsync.spread.shared_store import FolderStore, SealedStore
 from tests.soak.target import Target, ignoring, text
 
 _BLOB = '{"size":5,"etag":"0x8DC","md5":"000102030405060708090a0b0c0d0e0f","tier":"Cool"}'
@@ -41,10 +40,8 @@ _RECORDS = f"""\
 
 
 def _shard(data: bytes) -> None:
-    reader = ShardReader()
-    for line in text(data).splitlines():
-        if (shard := reader.take(line)) is not None:
-            assert all(".." not in action.path.split("/") for action in shard.actions)
+    for shard in read_shards(text(data).splitlines()):
+        assert all(".." not in action.path.split("/") for action in shard.actions)
 
 
 def _records(data: bytes) -> None:

@@ -13,12 +13,11 @@ from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.local.index import Index, PairIndex
 from blobsync.plan.transfer_plan import IndexKey
-from blobsync.spread.earlier_records import TakenOver, take_over
 from blobsync.spread.record import FileRecord, read_body, record_body
-from blobsync.spread.sealed_store import SealedStore
 from blobsync.spread.shard import cut, shard_body
-from blobsync.spread.shared_store import FolderStore
+from blobsync.spread.shared_store import FolderStore, SealedStore
 from blobsync.spread.task import task_name
+from blobsync.spread.verified_records import TakenOver, take_over
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import MoveTask
 from tests.fakes.store import MemoryStore, Request

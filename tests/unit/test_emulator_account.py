@@ -6,7 +6,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from blobsync.emulator.account import DEFAULT_PORT, kept_account
+from blobsync.emulator.server import DEFAULT_PORT, kept_account
 
 
 def test_a_port_that_somebody_else_has_is_not_the_projects(tmp_path: Path) -> None:

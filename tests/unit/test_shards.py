@@ -41,7 +41,7 @@ from blobsync.spread.record import (
     answer_line,
     read_answer,
 )
-from blobsync.spread.shard import Shard, ShardReader, can_be_in_shard, cut, listed_at, shard_lines, weight
+from blobsync.spread.shard import Shard, can_be_in_shard, cut, listed_at, read_shards, shard_lines, weight
 from blobsync.spread.verified_records import TRIES, ShardAccount, WorkersBusy
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.url_list import UrlListStore
@@ -162,8 +162,7 @@ def test_the_work_of_a_file_is_its_bytes_and_its_requests() -> None:
 
 
 def _read(lines: Iterator[str] | list[str]) -> Shard | None:
-    reader = ShardReader()
-    return next((shard for line in lines if (shard := reader.take(line)) is not None), None)
+    return next(read_shards(lines), None)
 
 
 @st.composite
@@ -243,9 +242,7 @@ def test_what_no_list_says_is_refused(words: object) -> None:
 
 def test_two_shards_follow_each_other() -> None:
     one, two = cut(_part(), _actions([1, 2, 3, 4]), 2)
-    reader = ShardReader()
-    read = [shard for line in [*shard_lines(one), *shard_lines(two)] if (shard := reader.take(line))]
-    assert read == [one, two]
+    assert list(read_shards([*shard_lines(one), *shard_lines(two)])) == [one, two]
 
 
 _THERE = {"size": 1, "etag": "a", "md5": None, "tier": None}

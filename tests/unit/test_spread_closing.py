@@ -20,12 +20,10 @@ from blobsync.jobspec.node_secrets import run_key
 from blobsync.jobspec.spec import JobRef, RunInfo, State
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.spread import close
-from blobsync.spread.detached_result import Result
-from blobsync.spread.probe import OwnProbe
+from blobsync.spread.probe import own_probe, written_probe
 from blobsync.spread.record import FileRecord, read_body, record_body
-from blobsync.spread.sealed_store import SealedStore
 from blobsync.spread.shard import cut, shard_body
-from blobsync.spread.shared_store import FolderStore
+from blobsync.spread.shared_store import FolderStore, Result, SealedStore
 from blobsync.spread.task import Ends, task_name
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec
@@ -63,7 +61,11 @@ class Closing:
             (root / f"f{number}").write_bytes(b"x" * number)
         self.task = upload(root, store, "sets")
         self.probe = root / ".probe-of-blobsync-0123456789abcdef"
-        orders = {"count": _TASKS, "ends": [{"probe": OwnProbe(root, "0123456789abcdef").write()}], "detach": True}
+        orders = {
+            "count": _TASKS,
+            "ends": [{"probe": written_probe(own_probe(root, "0123456789abcdef"))}],
+            "detach": True,
+        }
         words = parse_arguments(["spread", "--job", "/j", "--run-dir", str(tmp_path), "--root", str(tmp_path / "r")])
         self.job = NodeJob(make_spec(options={"spread": orders}), {}, words, {}, 0)
         self.place = SealedStore(FolderStore(tmp_path / "place"), KEY, "run", lambda text: None)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,6 @@ from blobsync.spread.shard import Shard
 from blobsync.spread.spread_engine import (
     JOBS,
     Cutter,
-    SpreadClock,
     SpreadEngine,
     SpreadRefusedError,
     cut_all,
@@ -52,10 +52,10 @@ class Alone(DirectEngine):
         super().move(task, report, listener)  # type: ignore[arg-type]
 
 
-def clock() -> SpreadClock:
-    """A clock that advances six seconds at each call."""
+def quickly() -> dict[str, Any]:
+    """A clock that advances six seconds at each look, and no pauses."""
     seconds = iter(range(0, 10**9, 6))
-    return SpreadClock(lambda: float(next(seconds)), lambda pause: None)
+    return {"clock": lambda: float(next(seconds)), "sleep": lambda pause: None}
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def jobs(task: MoveTask, tmp_path: Path) -> Jobs:
 
 
 def _run(jobs: Jobs, task: MoveTask, listener: RecordingListener | None = None, **words: object) -> CollectedReport:
-    engine = SpreadEngine(Alone(), jobs.begin, watch=clock(), **words)  # type: ignore[arg-type]
+    engine = SpreadEngine(Alone(), jobs.begin, **quickly(), **words)  # type: ignore[arg-type]
     return moved_by(engine, task, listener)
 
 
@@ -374,7 +374,7 @@ def test_ctrl_c_stops_the_job_and_what_is_recorded_has_moved_but_is_not_verified
 
     jobs.do = do
     report = CollectedReport()
-    engine = SpreadEngine(Alone(), jobs.begin, watch=clock())
+    engine = SpreadEngine(Alone(), jobs.begin, **quickly())
     with pytest.raises(KeyboardInterrupt):
         engine.move(task._replace(stop=stop), report, RecordingListener())
     assert jobs.jobs[0].stopped
@@ -405,7 +405,7 @@ def test_the_job_is_asked_after_every_five_seconds_and_records_in_between_are_he
         job = later.begin(cutter)
         return Watched(job.shards, job.place)
 
-    engine = SpreadEngine(Alone(), begin, watch=SpreadClock(lambda: now[0], sleep), poll=1.0)
+    engine = SpreadEngine(Alone(), begin, clock=lambda: now[0], sleep=sleep, poll=1.0)
     _is_whole(moved_by(engine, task), task)
     assert asked == [5.0, 10.0, 15.0]
 
@@ -414,7 +414,7 @@ def test_files_that_fit_no_shard_are_moved_here_after_the_others(task: MoveTask,
     strange = {task.actions[0].path, task.actions[7].path}
     actions = [each._replace(source=None) if each.path in strange else each for each in task.actions]
     alone = Alone()
-    report = moved_by(SpreadEngine(alone, jobs.begin, watch=clock()), task._replace(actions=actions))
+    report = moved_by(SpreadEngine(alone, jobs.begin, **quickly()), task._replace(actions=actions))
     assert not report.failed and len(report.moved) == _FILES and len(jobs.jobs) == 1
     assert [({each.path for each in asked.actions}, asked.whole_folder) for asked in alone.tasks] == [(strange, False)]
     # Without a file for a task, no job begins.
@@ -434,7 +434,7 @@ def test_the_parts_of_a_plan_are_one_job(tmp_path: Path) -> None:
         tasks.append(made._replace(part=replace(made.part, actions=tuple(made.actions))))
     first, second = tasks
     jobs = Jobs(tmp_path / "place", [first.part, second.part], wanted=2)
-    engine = SpreadEngine(Alone(), jobs.begin, together=[first.part, second.part], watch=clock())
+    engine = SpreadEngine(Alone(), jobs.begin, together=[first.part, second.part], **quickly())
     for each in (first, second):
         _is_whole(moved_by(engine, each), each)
     assert len(jobs.jobs) == 1 and len(store.blobs) == 6

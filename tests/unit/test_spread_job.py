@@ -19,8 +19,7 @@ from blobsync.jobs.states import refresh
 from blobsync.jobspec.node_secrets import run_key
 from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, TaskArray
 from blobsync.plan.spreading import SpreadPlan
-from blobsync.spread.sealed_store import orders_seal
-from blobsync.spread.shared_store import FolderStore
+from blobsync.spread.shared_store import FolderStore, orders_seal
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec
 

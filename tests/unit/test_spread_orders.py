@@ -19,7 +19,7 @@ from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.job_stores import JobStores
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.spread import run_spread
-from blobsync.spread.sealed_store import orders_seal
+from blobsync.spread.shared_store import orders_seal
 from tests.fakes.jobs import make_spec
 
 _KEY = SealKey(bytes(range(32)))

@@ -16,8 +16,15 @@ from hypothesis import strategies as st
 from blobsync.base.errors import AccessDeniedError, LocalFileError, SpreadBusyError
 from blobsync.base.seals import SealKey
 from blobsync.spread.claim import free_claim, leave_claim, project_lock, take_claim
-from blobsync.spread.sealed_store import SealedStore, new_run, orders_seal
-from blobsync.spread.shared_store import LARGEST, ContainerStore, FolderStore, SharedStore
+from blobsync.spread.shared_store import (
+    LARGEST,
+    ContainerStore,
+    FolderStore,
+    SealedStore,
+    SharedStore,
+    new_run,
+    orders_seal,
+)
 from tests.fakes.store import MemoryStore, Request
 
 _RUN = SealKey(bytes(range(32)))

@@ -16,7 +16,14 @@ from blobsync.local.names import is_temporary
 from blobsync.plan.spreading import Load, SpreadPlan, choose_spread
 from blobsync.plan.transfer_options import TransferOptions, check_spread
 from blobsync.plan.transfer_plan import Action
-from blobsync.spread.probe import OwnProbe, files_probe, probe_problem, remove_probe, source_probe
+from blobsync.spread.probe import (
+    files_probe,
+    own_probe,
+    probe_problem,
+    remove_probe,
+    source_probe,
+    written_probe,
+)
 from blobsync.transfer.engines import MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import upload
@@ -33,8 +40,8 @@ def task(tmp_path: Path) -> MoveTask:
 
 def test_a_probe_of_ours_tells_whether_two_machines_see_the_same_files(tmp_path: Path) -> None:
     root = tmp_path / "new" / "data"
-    asked = OwnProbe(root, "0123456789abcdef")
-    given = asked.write()
+    asked = own_probe(root, "0123456789abcdef")
+    given = written_probe(asked)
     assert probe_problem(given) is None and probe_problem(None) is None
     # The same path on another machine.
     root.rename(tmp_path / "elsewhere")
@@ -42,15 +49,14 @@ def test_a_probe_of_ours_tells_whether_two_machines_see_the_same_files(tmp_path:
     root.mkdir()
     (root / ".probe-of-blobsync-0123456789abcdef").write_text("b" * 32)
     assert "is another file here" in (probe_problem(given) or "")
-    asked.remove()
-    asked.remove()
+    asked.unlink()
     assert not list(root.iterdir())
 
 
 def test_files_that_change_while_others_move_do_not_stop_the_nodes(task: MoveTask) -> None:
     assert isinstance(task.part.source, LocalLocation)
     root = task.part.source.path
-    given = source_probe(OwnProbe(root, "0123456789abcdef"), task.part.source, task.actions)
+    given = source_probe(own_probe(root, "0123456789abcdef"), task.part.source, task.actions)
     for file in root.glob("f*"):
         file.write_bytes(b"changed")
     assert given is not None and probe_problem(given) is None
@@ -61,7 +67,7 @@ def test_files_that_change_while_others_move_do_not_stop_the_nodes(task: MoveTas
 def test_where_there_can_be_no_file_of_ours_the_oldest_files_tell_and_one_of_them_is_enough(task: MoveTask) -> None:
     source = task.part.source
     assert isinstance(source, LocalLocation)
-    in_the_way = OwnProbe(source.path / "f0", "0123456789abcdef")
+    in_the_way = own_probe(source.path / "f0", "0123456789abcdef")
     states = {action.path: action.source for action in task.actions}
     for number, action in enumerate(reversed(task.actions)):
         os.utime(source.path / action.path, ns=(0, number))
@@ -97,8 +103,8 @@ def test_of_files_of_one_age_the_first_by_name_tell(task: MoveTask) -> None:
 def test_a_task_of_a_command_that_was_killed_still_finds_the_probe_that_the_next_command_keeps(
     tmp_path: Path,
 ) -> None:
-    first = OwnProbe(tmp_path, "x").write()
-    second = OwnProbe(tmp_path, "x").write()
+    first = written_probe(own_probe(tmp_path, "x"))
+    second = written_probe(own_probe(tmp_path, "x"))
     assert first == second and probe_problem(first) is None
 
 
@@ -110,13 +116,13 @@ def test_what_no_probe_of_ours_can_be_is_written_anew_and_nothing_else_is_touche
         file.symlink_to(other)
     else:
         file.write_text(left)
-    given = OwnProbe(tmp_path, "x").write()
+    given = written_probe(own_probe(tmp_path, "x"))
     assert probe_problem(given) is None
     assert not file.is_symlink() and given["own"]["text"] != left and other.read_text() == "a" * 32
 
 
 def test_whoever_carries_a_transfer_out_removes_its_own_probes_and_no_other_file(tmp_path: Path) -> None:
-    given = OwnProbe(tmp_path, "0123456789abcdef").write()
+    given = written_probe(own_probe(tmp_path, "0123456789abcdef"))
     file, data = Path(given["own"]["file"]), tmp_path / "data"
     data.write_text("text")
     remove_probe(None)

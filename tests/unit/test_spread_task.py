@@ -19,9 +19,8 @@ from blobsync.base.locations import LocalLocation
 from blobsync.direct.engine import DirectEngine
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, ShardDone, read_body
-from blobsync.spread.sealed_store import SealedStore
 from blobsync.spread.shard import cut, shard_body
-from blobsync.spread.shared_store import FolderStore
+from blobsync.spread.shared_store import FolderStore, SealedStore
 from blobsync.spread.task import TaskMissingError, task_name
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import MoveReport, MoveTask
@@ -257,8 +256,6 @@ _PROGRAM = """\
 import os, signal, sys
 from pathlib import Path
 from blobsync.direct.engine import DirectEngine
-from blobsync.spread.sealed_store import SealedStore
-from blobsync.spread.shared_store import FolderStore
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import download
 from tests.fakes.tasks_of_a_job import KEY, task_of
