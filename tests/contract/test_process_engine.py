@@ -6,28 +6,24 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import FileFailure, LoginRequiredError
-from blobsync.base.events import BytesMoved, Event, Note
+from blobsync.base.events import BytesMoved, Event
 from blobsync.base.locations import BlobContainer
 from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.base.redaction import Secret
 from blobsync.base.stopping import StopRequest
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
-from blobsync.plan.spreading import shard_count
 from blobsync.spread.process_engine import ProcessEngine
-from blobsync.spread.shard import cut, weight
-from blobsync.spread.worker_pipe import Credentials, WorkerPipe
+from blobsync.spread.worker_pipe import Credentials
 from blobsync.store.connect import signer_for
 from blobsync.store.protocol import BlobStore
-from blobsync.store.rest.request_signing import BearerSigner, Signer
-from blobsync.transfer.engines import CollectedReport, MoveTask
+from blobsync.store.rest.request_signing import Signer
+from blobsync.transfer.engines import CollectedReport
 from tests.conftest import Azurite
 from tests.contract.test_engines import (  # noqa: F401 - they run here with the fixtures below
     azurite_containers,
@@ -44,8 +40,6 @@ from tests.contract.test_engines import (  # noqa: F401 - they run here with the
     test_the_content_type_comes_from_the_name,
     write_tree,
 )
-from tests.fakes.runner import ScriptedRunner
-from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, capped, ctrl_c_after, download, moved_by, upload
 
 _MODULE = "blobsync.spread.worker_process"
@@ -179,162 +173,29 @@ def test_a_request_from_another_thread_ends_the_workers_as_ctrl_c_does(
 
 # -- a worker that is not what it should be ---------------------------------------------------------------
 
-_WORKER = """
-import json, sys
-sys.stdin.readline()
-print('{"blobsync_records": 1}', flush=True)
-paths = []
-for line in sys.stdin:
-    said = json.loads(line)
-    if "stop" in said:
-        break
-    if "path" in said and "blobsync_shard" not in said:
-        paths.append(said["path"])
-    if "end" in said:
-        %s
-        paths = []
-"""
-
-
-_CLAIM = """
-        state = {"size": 5, "etag": "e", "md5": None}
-        print(json.dumps({"path": paths[0], "source": None, "destination": state, "reused": 0}), flush=True)
-""".strip()
-
-
-class FalseWorkers:
-    """Starts programs that act as workers until the end of a shard, then run ``then``."""
-
-    def __init__(self, then: str) -> None:
-        self._runner = ProcessRunner(terminate_after=0.3, kill_after=0.3)
-        self._code = _WORKER % then
-        self.started = 0
-        self.argv: list[tuple[str, ...]] = []
-
-    def start(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
-    ) -> RunningProcess:
-        self.started += 1
-        self.argv.append(tuple(argv))
-        return self._runner.start([sys.executable, "-c", self._code], env=env, cwd=cwd)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._runner, name)
-
-
-class Refusing(DirectEngine):
-    """Nothing may come here."""
-
-    def move(self, task: MoveTask, report: object, listener: object) -> None:
-        raise AssertionError("not for this process")
-
-
-def _with_false_workers(then: str, tmp_path: Path) -> tuple[FalseWorkers, CollectedReport, RecordingListener]:
-    write_tree(tmp_path, {f"f{number}": b"12345" for number in range(40)})
-    workers, report, listener = FalseWorkers(then), CollectedReport(), RecordingListener()
-    credentials = Credentials(lambda container: BearerSigner(_no_token), _no_copies, {})
-    engine = ProcessEngine(Refusing(), lambda files, size: 2, credentials, workers)  # type: ignore[arg-type]
-    engine.move(upload(tmp_path, MemoryStore(), "p"), report, listener)
-    return workers, report, listener
-
-
-def _no_token() -> tuple[Secret, float]:
-    raise LoginRequiredError("nobody is signed in", hint="az login")
-
-
-def _failures(report: CollectedReport) -> list[FileFailure]:
-    assert report.moved == []
-    assert sorted(action.path for action, _ in report.failed) == sorted(f"f{number}" for number in range(40))
-    return [failure for _, failure in report.failed]
-
-
-@pytest.mark.parametrize(
-    ("then", "why"),
-    [
-        ("sys.exit(7)", "it ended with code 7"),
-        ("print('{\"done\": 0}', flush=True)", "it said nothing of"),
-        ("print('nonsense', flush=True)", "it sent what is no record"),
-        ('print(\'{"path": "../../etc/passwd", "code": "error", "message": "m"}\', flush=True)', "cannot be"),
-        (_CLAIM, "cannot be"),
-    ],
-    ids=["dies", "is silent", "is no worker", "names another file", "claims success"],
-)
-def test_files_whose_workers_fail_again_and_again_are_named(then: str, why: str, tmp_path: Path) -> None:
-    workers, report, listener = _with_false_workers(then, tmp_path)
-    failures = _failures(report)
-    assert {failure.code for failure in failures} == {"not_reported"}
-    assert all(why in failure.message for failure in failures)
-    assert {failure.hint for failure in failures} == {"run the same command again with --processes 1"}
-    # Two shards with three attempts each, in halves.
-    assert workers.started <= 2 * (1 + 2 + 4)
-    assert all("another one moves its" in note for note in listener.notes)
-
-
-_ALL_EXPIRED = """
-        for path in paths:
-            said = {"path": path, "code": "sas_expired", "message": "the SAS expired", "hint": None}
-            print(json.dumps(said), flush=True)
-        with open(LOG, "a") as log:
-            print(*paths, file=log)
-        import time; time.sleep(0.3)
-        print('{"done": 0}', flush=True)
-""".strip()
-
-
-def test_what_fails_every_file_is_not_begun_for_the_others(tmp_path: Path) -> None:
-    (tmp_path / "up").mkdir()
-    for number in range(12):
-        with (tmp_path / "up" / f"f{number}").open("wb") as file:
-            file.truncate(100_000_000)
-    log = tmp_path / "handed.log"
-    workers, report = FalseWorkers(_ALL_EXPIRED.replace("LOG", repr(str(log)))), CollectedReport()
-    credentials = Credentials(lambda container: BearerSigner(_no_token), _no_copies, {})
-    engine = ProcessEngine(Refusing(), lambda files, size: 2, credentials, workers)  # type: ignore[arg-type]
-    task = upload(tmp_path / "up", MemoryStore(), "p")
-    assert shard_count(2, sum(map(weight, task.actions))) == 16 > len(task.actions)
-    engine.move(task, report, RecordingListener())
-    assert len(report.failed) == 12
-    assert {failure.code for _, failure in report.failed} == {"sas_expired"}
-    # One for each worker; only one, where the other worker came when all was over.
-    assert len(log.read_text().splitlines()) in (1, 2)
-
-
-def test_without_workers_this_process_moves_the_files(store: BlobStore, azurite: Azurite, tmp_path: Path) -> None:
-    write_tree(tmp_path, {"a": b"1", "b": b"2", "c": b"3"})
-    engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), ScriptedRunner())
-    listener = RecordingListener()
-    report = moved_by(engine, upload(tmp_path, store, "p"), listener)
-    assert len(report.moved) == 3
-    assert listener.notes == ["this runner starts nothing that goes on; one process moves 3 files instead"]
-
-
-def test_a_worker_that_cannot_import_itself_says_why(store: BlobStore, azurite: Azurite, tmp_path: Path) -> None:
-    class Broken(FalseWorkers):
-        def start(
-            self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
-        ) -> RunningProcess:
-            return self._runner.start([sys.executable, "-c", "import nothing_like_it"], env=env, cwd=cwd)
-
-    write_tree(tmp_path, {"a": b"1", "b": b"2"})
-    listener = RecordingListener()
-    engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), Broken(""))  # type: ignore[arg-type]
-    assert len(moved_by(engine, upload(tmp_path, store, "p"), listener).moved) == 2
-    (note,) = listener.notes
-    assert "No module named 'nothing_like_it'" in note
-
 
 class Kept:
-    """Keeps the processes that it starts."""
+    """Keeps the processes that it starts, of another program if ``instead`` is one."""
 
-    def __init__(self) -> None:
-        self._runner = ProcessRunner()
+    def __init__(self, instead: Sequence[str] = ()) -> None:
+        self._runner = ProcessRunner(terminate_after=0.3, kill_after=0.3) if instead else ProcessRunner()
+        self._instead = instead
         self.started: list[RunningProcess] = []
 
     def start(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> RunningProcess:
-        self.started.append(self._runner.start(argv, env=env, cwd=cwd))
+        self.started.append(self._runner.start(self._instead or argv, env=env, cwd=cwd))
         return self.started[-1]
+
+
+def test_a_worker_that_cannot_import_itself_says_why(store: BlobStore, azurite: Azurite, tmp_path: Path) -> None:
+    write_tree(tmp_path, {"a": b"1", "b": b"2"})
+    listener, broken = RecordingListener(), Kept([sys.executable, "-c", "import nothing_like_it"])
+    engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), broken)  # type: ignore[arg-type]
+    assert len(moved_by(engine, upload(tmp_path, store, "p"), listener).moved) == 2
+    (note,) = listener.notes
+    assert "No module named 'nothing_like_it'" in note
 
 
 def test_workers_of_a_program_that_ignores_ctrl_c_end_by_themselves(
@@ -351,46 +212,6 @@ def test_workers_of_a_program_that_ignores_ctrl_c_end_by_themselves(
     finally:
         signal.signal(signal.SIGINT, usual)
     assert [process.wait(0) for process in kept.started] == [130, 130]
-
-
-# -- credentials ------------------------------------------------------------------------------------------
-
-
-def _talk(then: str, signer: Signer, tmp_path: Path) -> Iterator[str]:
-    """Answers to a worker that asks for credentials."""
-    write_tree(tmp_path, {"a": b"1"})
-    task = upload(tmp_path, MemoryStore(), "p")
-    workers = FalseWorkers(then)
-    credentials = Credentials(lambda container: signer, _no_copies, {})
-    worker = WorkerPipe(workers, task.part, credentials, processes=1)  # type: ignore[arg-type]
-    (shard,) = cut(task.part, task.actions, 1)
-    for answer in worker.carry(shard):
-        assert isinstance(answer, Note)
-        yield answer.text
-    worker.ask_to_stop()
-    worker.end()
-
-
-_ASKS = """
-        for what in ("token", "token", "renewed"):
-            print(json.dumps({"ask": what, "end": "destination"}), flush=True)
-            heard = json.loads(sys.stdin.readline())
-            heard["handed"] = heard.get("handed", "")[::-1]
-            print(json.dumps({"note": str(heard)}), flush=True)
-        print('{"done": 0}', flush=True)
-""".strip()
-
-
-def test_tokens_are_renewed_by_the_parent(tmp_path: Path) -> None:
-    given = iter(range(9))
-    signer = BearerSigner(lambda: (Secret(f"token-{next(given)}"), time.time() + 3600))
-    heard = list(_talk(_ASKS, signer, tmp_path))
-    assert [text[text.index("-nekot") - 1] for text in heard] == ["0", "0", "1"]
-
-
-def test_a_login_that_ended_is_the_workers_error_too(tmp_path: Path) -> None:
-    heard = list(_talk(_ASKS, BearerSigner(_no_token), tmp_path))
-    assert all("login_required" in text and "nobody is signed in" in text for text in heard)
 
 
 def test_no_secret_is_in_an_argument_or_in_the_environment(azurite: Azurite, store: BlobStore, tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import CredentialError, FailureCode, FileFailure, LoginRequiredError, ProcessError
+from blobsync.base.errors import CredentialError, FailureCode, FileFailure, ProcessError
 from blobsync.base.events import NO_CONNECTION, Connected, Disconnected, Listener, Note, UnderWay
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import RunningProcess
-from blobsync.base.redaction import SasToken, Secret
+from blobsync.base.redaction import SasToken
 from blobsync.base.stopping import StopRequest
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.engine_model import TRIAL_FILE, CpuUse
@@ -30,7 +30,7 @@ from blobsync.spread.process_engine import ProcessEngine, cpu_clocks
 from blobsync.spread.record import Answer, Ask, FileRecord, KeptFile, MovedBytes, Ready, ShardDone, answer_line
 from blobsync.spread.shard import Shard, read_shards
 from blobsync.spread.worker_pipe import END_PATIENCE, Credentials
-from blobsync.store.rest.request_signing import BearerSigner, SasSigner, Signer
+from blobsync.store.rest.request_signing import SasSigner, Signer
 from blobsync.transfer.engines import CollectedReport, MoveReport, MoveTask
 from tests.fakes.runner import ScriptedRunner
 from tests.fakes.store import MemoryStore
@@ -438,10 +438,11 @@ def test_of_several_files_the_one_that_ends_its_workers_takes_few_along(task: Mo
         ("nonsense", "it sent what is no record"),
         (KeptFile("other", 1), "it sent what cannot be"),
         (FileRecord("../f00", failure=FileFailure("", FailureCode.ERROR, "m")), "it sent what cannot be"),
+        (FileRecord("f00", None, RemoteState(0, "0x1")), "it sent what cannot be"),
         (UnderWay(1, "elsewhere/f00"), "it sent what cannot be"),
         (Note("well"), "it said nothing of"),
     ],
-    ids=["nonsense", "kept", "outside", "under way", "silent"],
+    ids=["nonsense", "kept", "outside", "unread", "under way", "silent"],
 )
 def test_a_worker_that_talks_nonsense_is_lost(task: MoveTask, said: Answer | str, how: str) -> None:
     def lying(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
@@ -646,35 +647,6 @@ def test_without_a_login_this_process_says_so_of_each_file(task: MoveTask) -> No
 
     run = Run(task, Expired(honest)).work()
     assert len(run.alone.tasks) == 1 and len(run.alone.tasks[0].actions) == 20
-
-
-# -- requests of workers ----------------------------------------------------------------------------------
-
-
-def _asking(*asked: Ask) -> Script:
-    def script(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
-        yield from asked
-        for action in shard.actions:
-            yield failed(action, FailureCode.CHANGED_WHILE_READ)
-
-    return script
-
-
-def _handed(task: MoveTask, signer: Signer, *asked: Ask) -> list[Handed]:
-    run = Run(task, Workers(_asking(*asked)), signer).work()
-    return run.workers.started[0].handed[: len(asked)]
-
-
-def test_what_no_worker_can_have_is_refused_by_name(task: MoveTask) -> None:
-    folder, fixed = _handed(task, SasSigner(_SAS), Ask("token", "source"), Ask("renewed", "destination"))
-    assert folder.problem is not None and "a folder of this machine" in folder.problem.message
-    assert fixed.problem is not None and "cannot be renewed" in fixed.problem.message
-
-    def nobody() -> tuple[Secret, float]:
-        raise LoginRequiredError("nobody is signed in", hint="az login")
-
-    (refused,) = _handed(task, BearerSigner(nobody), Ask("token", "destination"))
-    assert isinstance(refused.problem, LoginRequiredError) and refused.problem.hint == "az login"
 
 
 # -- downloads, and errors that end everything --------------------------------------------------------------

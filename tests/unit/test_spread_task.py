@@ -261,6 +261,7 @@ from tests.fakes.tasks import download
 from tests.fakes.tasks_of_a_job import KEY, task_of
 from tests.unit.test_spread_task import _files, _put, _recorded
 from blobsync.spread.record import ShardDone
+from blobsync.spread.shared_store import FolderStore, SealedStore
 
 folder = Path(sys.argv[1])
 store = MemoryStore("box")

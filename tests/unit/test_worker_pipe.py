@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import CredentialError, LoginRequiredError
 from blobsync.base.events import Note
+from blobsync.base.plain_json import parse_object
 from blobsync.base.process import RunningProcess
 from blobsync.base.redaction import SasToken, Secret
-from blobsync.spread.orders import Handed, handed_line
+from blobsync.spread.orders import Handed, handed_line, read_handed
 from blobsync.spread.record import Answer, Ask, Ready, ShardDone, answer_line
 from blobsync.spread.shard import Shard, cut
 from blobsync.spread.worker_pipe import Credentials, WorkerLostError, WorkerPipe
@@ -125,3 +127,20 @@ def test_a_copy_gets_the_key_of_its_source_if_there_is_one(sas: SasToken | None)
     process = Process(Ask("source_sas", "source"), ShardDone(0))
     assert not list(_pipe(process, task, sas=sas).carry(_shard(task)))
     assert process.sent[-1] == handed_line(Handed(Secret(sas.reveal()) if sas else None))
+
+
+def test_what_no_worker_can_have_is_refused_by_name(task: MoveTask) -> None:
+    def nobody() -> tuple[Secret, float]:
+        raise LoginRequiredError("nobody is signed in", hint="az login")
+
+    def refused(signer: Signer, ask: Ask) -> CredentialError:
+        process = Process(ask, ShardDone(0))
+        assert not list(_pipe(process, task, signer).carry(_shard(task)))
+        handed = read_handed(parse_object(process.sent[-1]))
+        assert handed.problem is not None
+        return handed.problem
+
+    assert "a folder of this machine" in refused(SasSigner(_SAS), Ask("token", "source")).message
+    assert "cannot be renewed" in refused(SasSigner(_SAS), Ask("renewed", "destination")).message
+    login = refused(BearerSigner(nobody), Ask("token", "destination"))
+    assert isinstance(login, LoginRequiredError) and login.hint == "az login"
