@@ -396,7 +396,7 @@ ROWS: tuple[ReadBack, ...] = (
             "tunnels.job_tunnel:BesideProgram._first_answer.read",
             "node.standalone.tensorboard_jupyter:main",
             "spread.orders:read_orders",
-            "spread.worker_process:Incoming.read",
+            "spread.worker_process:Incoming._of_shards",
         ),
     ),
     ReadBack(

@@ -35,7 +35,7 @@ from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.spreading import Load, choose_spread
 from blobsync.plan.transfer_plan import Action, ProcessChoice, Route, Shape, TransferPlan
 from blobsync.spread.claim import leave_claim, project_lock, take_claim
-from blobsync.spread.probe import own_probe, source_probe, written_probe
+from blobsync.spread.probe import own_probe, remove_own_probe, source_probe, written_probe
 from blobsync.spread.shard import Shard, shard_body, weight
 from blobsync.spread.shared_store import ContainerStore, FolderStore, SealedStore, SharedStore, new_run
 from blobsync.spread.spread_engine import Cutter, SpreadEngine, cut_all, with_fewer_tasks
@@ -221,8 +221,7 @@ class Spreading:
         for part in () if self._detached else self._parts:
             for end in (part.source, part.destination):
                 if isinstance(end, LocalLocation):
-                    with suppress(OSError):
-                        self._probe(part, end).unlink()
+                    remove_own_probe(self._probe(part, end))
 
     def _sealed(self, run: str) -> SealedStore:
         return SealedStore(self._base.below(f"runs/{run}"), self._own_key.derive("run", run), run, self._note)

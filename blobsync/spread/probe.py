@@ -58,6 +58,12 @@ def _left_behind(file: Path) -> str | None:
     return text if re.fullmatch("[0-9a-f]+", text) else None
 
 
+def remove_own_probe(file: Path) -> None:
+    """Remove our probe; idempotent."""
+    with suppress(OSError):
+        file.unlink()
+
+
 def source_probe(own: Path, end: LocalLocation, actions: Iterable[FileAction]) -> Mapping[str, Any] | None:
     """What every node has to find at the source of an upload: ``own``, or files that are to move. None if neither is
     possible, and nothing moves."""
@@ -98,8 +104,7 @@ def remove_probe(probe: Mapping[str, Any] | None) -> None:
     own = (probe or {}).get("own")
     file = Path(own["file"]) if own else None
     if file is not None and is_temporary(file.name) and probe_problem(probe) is None:
-        with suppress(OSError):
-            file.unlink()
+        remove_own_probe(file)
 
 
 def _problem(known: Mapping[str, Any]) -> str | None:
