@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import LoginRequiredError
 from blobsync.base.events import BytesMoved, Event
 from blobsync.base.locations import BlobContainer
 from blobsync.base.process import ProcessRunner, RunningProcess
@@ -22,8 +23,8 @@ from blobsync.spread.process_engine import ProcessEngine
 from blobsync.spread.worker_pipe import Credentials
 from blobsync.store.connect import signer_for
 from blobsync.store.protocol import BlobStore
-from blobsync.store.rest.request_signing import Signer
-from blobsync.transfer.engines import CollectedReport
+from blobsync.store.rest.request_signing import BearerSigner, Signer
+from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.conftest import Azurite
 from tests.contract.test_engines import (  # noqa: F401 - they run here with the fixtures below
     azurite_containers,
@@ -40,6 +41,7 @@ from tests.contract.test_engines import (  # noqa: F401 - they run here with the
     test_the_content_type_comes_from_the_name,
     write_tree,
 )
+from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, capped, ctrl_c_after, download, moved_by, upload
 
 _MODULE = "blobsync.spread.worker_process"
@@ -172,6 +174,86 @@ def test_a_request_from_another_thread_ends_the_workers_as_ctrl_c_does(
 
 
 # -- a worker that is not what it should be ---------------------------------------------------------------
+
+
+_WORKER = """
+import json, sys
+sys.stdin.readline()
+print('{"blobsync_records": 1}', flush=True)
+paths = []
+for line in sys.stdin:
+    said = json.loads(line)
+    if "stop" in said:
+        break
+    if "path" in said and "blobsync_shard" not in said:
+        paths.append(said["path"])
+    if "end" in said:
+        %s
+        paths = []
+"""
+
+
+_CLAIM = """
+        state = {"size": 5, "etag": "e", "md5": None}
+        print(json.dumps({"path": paths[0], "source": None, "destination": state, "reused": 0}), flush=True)
+""".strip()
+
+
+class FalseWorkers:
+    """Starts programs that act as workers until the end of a shard, then run ``then``."""
+
+    def __init__(self, then: str) -> None:
+        self._runner = ProcessRunner(terminate_after=0.3, kill_after=0.3)
+        self._code = _WORKER % then
+        self.started = 0
+
+    def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> RunningProcess:
+        self.started += 1
+        return self._runner.start([sys.executable, "-c", self._code], env=env, cwd=cwd)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._runner, name)
+
+
+class Refusing(DirectEngine):
+    """Nothing may come here."""
+
+    def move(self, task: MoveTask, report: object, listener: object) -> None:
+        raise AssertionError("not for this process")
+
+
+def _no_token() -> tuple[Secret, float]:
+    raise LoginRequiredError("nobody is signed in", hint="az login")
+
+
+@pytest.mark.parametrize(
+    ("then", "why"),
+    [
+        ("sys.exit(7)", "it ended with code 7"),
+        ("print('{\"done\": 0}', flush=True)", "it said nothing of"),
+        ("print('nonsense', flush=True)", "it sent what is no record"),
+        ('print(\'{"path": "../../etc/passwd", "code": "error", "message": "m"}\', flush=True)', "cannot be"),
+        (_CLAIM, "cannot be"),
+    ],
+    ids=["dies", "is silent", "is no worker", "names another file", "claims success"],
+)
+def test_files_whose_workers_fail_again_and_again_are_named(then: str, why: str, tmp_path: Path) -> None:
+    write_tree(tmp_path, {f"f{number}": b"12345" for number in range(40)})
+    workers, report, listener = FalseWorkers(then), CollectedReport(), RecordingListener()
+    credentials = Credentials(lambda container: BearerSigner(_no_token), _no_copies, {})
+    engine = ProcessEngine(Refusing(), lambda files, size: 2, credentials, workers)  # type: ignore[arg-type]
+    engine.move(upload(tmp_path, MemoryStore(), "p"), report, listener)
+    assert report.moved == []
+    assert sorted(action.path for action, _ in report.failed) == sorted(f"f{number}" for number in range(40))
+    failures = [failure for _, failure in report.failed]
+    assert {failure.code for failure in failures} == {"not_reported"}
+    assert all(why in failure.message for failure in failures)
+    assert {failure.hint for failure in failures} == {"run the same command again with --processes 1"}
+    # Two shards with three attempts each, in halves.
+    assert workers.started <= 2 * (1 + 2 + 4)
+    assert all("another one moves its" in note for note in listener.notes)
 
 
 class Kept:
