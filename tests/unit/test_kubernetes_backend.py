@@ -11,7 +11,6 @@ import pytest
 
 from blobsync.backends import create_backend
 from blobsync.backends.kubernetes.kubectl import Kubectl, find_kubectl
-from blobsync.backends.kubernetes.namespace import Place
 from blobsync.backends.kubernetes.object_names import INDEX_LABEL, JOB_LABEL
 from blobsync.backends.kubernetes.pod import CONTAINER, END_ALONE
 from blobsync.backends.protocol import PortForward, Refused, Surroundings, Tunnelling
@@ -40,9 +39,9 @@ def backend_that_is_told(root: Path, answer: dict[str, Any]) -> tuple[Any, Scrip
     return create_backend(around), runner
 
 
-def a_kubectl(context: str, done: Completed) -> Kubectl:
+def a_kubectl(context: str, done: Completed, namespace: str = "") -> Kubectl:
     environ = {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}
-    return Kubectl(ScriptedRunner(lambda call: done), environ, context, lambda text: None)
+    return Kubectl(ScriptedRunner(lambda call: done), environ, context, lambda text: None, namespace)
 
 
 def test_a_command_that_is_shown_can_be_pasted_whatever_the_context_is_called() -> None:
@@ -58,20 +57,20 @@ def test_a_context_cannot_end_the_comment_of_the_printed_request(tmp_path: Path)
 
 def test_nobody_is_asked_where_kubectl_has_no_context() -> None:
     said = "error: current-context must exist in order to minify"
-    place = Place(a_kubectl("", Completed(1, "", said)), "")
+    place = a_kubectl("", Completed(1, "", said))
     with pytest.raises(BackendUnavailableError, match="no such context: current-context must exist"):
         place.get("Job", NAME)
 
 
 def test_nobody_is_asked_without_a_context_where_the_cluster_file_names_a_namespace() -> None:
-    place = Place(a_kubectl("", Completed(1, "", "error: current-context is not set")), "train")
+    place = a_kubectl("", Completed(1, "", "error: current-context is not set"), "train")
     with pytest.raises(BackendUnavailableError, match="kubectl has no current context"):
         place.get("Job", NAME)
 
 
 def test_a_list_that_is_forbidden_names_the_namespace_of_what_was_listed() -> None:
     said = 'Error from server (Forbidden): pods is forbidden: User "u" cannot list resource "pods"'
-    place = Place(a_kubectl("prod", Completed(1, "", said)), "train")
+    place = a_kubectl("prod", Completed(1, "", said), "train")
     with pytest.raises(BackendDeniedError) as denied:
         place.ours("Pod", [NAME])
     assert (denied.value.hint or "").endswith("auth can-i --list -n train")

@@ -445,10 +445,7 @@ def test_half_a_line_is_read_when_it_is_whole() -> None:
 
 def failing(stderr: str, code: int = 1) -> Kubectl:
     runner = ScriptedRunner(lambda call: Completed(code, "", stderr))
-    return Kubectl(runner, {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}, "ctx", lambda text: None)
-
-
-JOBS = "/apis/batch/v1/namespaces/train/jobs"
+    return Kubectl(runner, {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}, "ctx", lambda text: None, "train")
 
 
 @pytest.mark.parametrize(
@@ -529,7 +526,7 @@ def test_a_failure_of_kubectl_is_one_sentence_with_the_next_command(
     stderr: str, kind: type[BlobsyncError], sentence: str, hint: str
 ) -> None:
     with pytest.raises(kind) as told:
-        failing(stderr).create(JOBS, {})
+        failing(stderr).create({"kind": "Job"})
     assert sentence in told.value.message and hint in (told.value.hint or "")
 
 
@@ -542,10 +539,10 @@ def forbidden(ask: Callable[[Kubectl], object]) -> str:
 @pytest.mark.parametrize(
     ("ask", "where"),
     [
-        (lambda one: one.patch("train", "b", {}), " -n train"),
-        (lambda one: one.get(f"{JOBS}?labelSelector=a"), " -n train"),
-        (lambda one: one.get("/api/v1/namespaces/train"), " -n train"),
-        (lambda one: one.delete("/api/v1/persistentvolumes/v"), ""),
+        (lambda one: one.patch_job("b", {}), " -n train"),
+        (lambda one: one.get("Job", labelSelector="a"), " -n train"),
+        (lambda one: one.get("Namespace", "train"), " -n train"),
+        (lambda one: one.delete("PersistentVolume", "v"), ""),
         (lambda one: one.check_versions(), ""),
     ],
 )
@@ -588,15 +585,15 @@ def test_an_answer_that_does_not_come_is_lost_and_a_program_that_is_not_there_is
         raise ProcessError("cannot start kubectl")
 
     with pytest.raises(LostContactError):
-        Kubectl(ScriptedRunner(late), {"PATH": ""}, "", print).get("/x")
+        Kubectl(ScriptedRunner(late), {"PATH": ""}, "", print).get("Job", "x")
     with pytest.raises(BackendUnavailableError, match="cannot start kubectl"):
-        Kubectl(ScriptedRunner(absent), {"PATH": ""}, "", print).get("/x")
+        Kubectl(ScriptedRunner(absent), {"PATH": ""}, "", print).get("Job", "x")
 
 
 def test_secrets_go_by_standard_input_only() -> None:
     runner = ScriptedRunner(lambda call: Completed(0, "{}", ""))
     secret = base64.b64encode(b"hush").decode()
-    Kubectl(runner, {"PATH": ""}, "ctx", print).create("/api/v1/namespaces/n/secrets", {"stringData": {"a": secret}})
+    Kubectl(runner, {"PATH": ""}, "ctx", print, "n").create({"kind": "Secret", "stringData": {"a": secret}})
     (call,) = runner.calls
     assert secret in (call.input or "") and not any(secret in word for word in call.argv)
 

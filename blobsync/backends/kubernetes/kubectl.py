@@ -1,7 +1,9 @@
-"""Runs kubectl, which supports every login of a cluster (kubelogin, certificates, tokens).
+"""Runs kubectl in one namespace of one cluster. kubectl supports every login of a cluster (kubelogin, certificates,
+tokens).
 
 Objects are requested by their paths (``--raw``): one request each, without the discovery of ``kubectl get``. Secrets
-are passed by standard input only. The user's kubeconfig is not changed.
+are passed by standard input only. The user's kubeconfig is not changed. A namespace has a level of Pod Security
+(https://kubernetes.io/docs/concepts/security/pod-security-admission/), and queues of Kueue (https://kueue.sigs.k8s.io).
 """
 
 from __future__ import annotations
@@ -12,10 +14,14 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import quote
 
+from blobsync.backends.kubernetes.object_names import MANAGED_BY, RUN_LABEL, US
 from blobsync.base.errors import (
     BackendDeniedError,
     BackendFailingError,
@@ -26,14 +32,35 @@ from blobsync.base.errors import (
     LostContactError,
     ProcessError,
     ProcessTimeoutError,
+    SubmissionError,
 )
 from blobsync.base.formatting import quoted
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import Completed, ProcessRunner
 from blobsync.base.redaction import redact
+from blobsync.jobspec.spec import JobRef
+
+_One = TypeVar("_One")
+_Made = TypeVar("_Made")
 
 # Resources without a namespace.
-CLUSTER_WIDE = frozenset({"csidrivers", "namespaces", "nodes", "persistentvolumes", "priorityclasses"})
+CLUSTER_WIDE = frozenset(
+    {"csidrivers", "namespaces", "nodes", "persistentvolumes", "priorityclasses", "selfsubjectaccessreviews"}
+)
+_GROUPS = {
+    "CSIDriver": "/apis/storage.k8s.io/v1",
+    "Job": "/apis/batch/v1",
+    "PriorityClass": "/apis/scheduling.k8s.io/v1",
+    "SelfSubjectAccessReview": "/apis/authorization.k8s.io/v1",
+}
+NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+CONTEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,253}")
+_ENFORCED = "pod-security.kubernetes.io/enforce"
+_KUEUE = "/apis/kueue.x-k8s.io"
+_KUEUE_VERSION = re.compile(r"kueue\.x-k8s\.io/v[0-9a-z]{1,20}")
+# Up to so many jobs are requested by their names; for more, all of ours.
+_BY_NAME = 50
+_AT_A_TIME = 4
 # The tested versions of kubectl and of servers: minor numbers of 1.x.
 TESTED = (27, 37)
 # Elastic Indexed Jobs, success policies and back-off per index are enabled by default from here.
@@ -75,15 +102,22 @@ class KubernetesRefusal(JobError):
 
 
 class Kubectl:
-    """One context of one kubeconfig."""
+    """One namespace of one context of one kubeconfig."""
 
     def __init__(
-        self, process: ProcessRunner, environ: Mapping[str, str], context: str, note: Callable[[str], None]
+        self,
+        process: ProcessRunner,
+        environ: Mapping[str, str],
+        context: str,
+        note: Callable[[str], None],
+        namespace: str = "",
     ) -> None:
-        """``context`` empty: kubectl's current one. ``note`` receives warnings, also about untested versions."""
+        """``context`` empty: kubectl's current one; ``namespace`` empty: that of the context. ``note`` receives
+        warnings, also about untested versions."""
         self._process = process
         self._environ = environ
         self._context = context
+        self._namespace = namespace
         self.note = note
         self._program = ""
         self._warned: set[str] = set()
@@ -109,65 +143,86 @@ class Kubectl:
             raise self._no_cluster("kubectl has no current context")
         return done.stdout.strip()
 
-    def current_namespace(self) -> str:
-        """The namespace that the context names, else ``default``. Raises ``BackendUnavailableError`` without a context.
+    @property
+    def namespace(self) -> str:
+        """The namespace: the given one, that of the context, or ``default``.
 
-        kubectl itself would connect to port 8080 of this machine.
+        Raises ``BackendUnavailableError`` without a context; kubectl itself would connect to port 8080 of this machine.
         """
-        done = self._run("config", "view", "--minify", "-o", "jsonpath={..namespace}")
-        if done.returncode:
-            raise self._no_cluster(f"kubectl has no such context: {_last_line(done.stderr)}")
-        return done.stdout.strip() or "default"
+        if not self._namespace:
+            done = self._run("config", "view", "--minify", "-o", "jsonpath={..namespace}")
+            if done.returncode:
+                raise self._no_cluster(f"kubectl has no such context: {_last_line(done.stderr)}")
+            self._namespace = done.stdout.strip() or "default"
+        return self._namespace
+
+    @property
+    def record(self) -> str:
+        """The context and namespace in a job's record, for later commands."""
+        return f"{self.current_context()}/{self.namespace}"
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def get(self, path: str) -> dict[str, Any]:
-        """Request one object, or one list."""
-        return self._object(self.read(path))
+    def everywhere(self, kind: str) -> str:
+        """The path of all objects of a kind, in all namespaces."""
+        return f"{_GROUPS.get(kind, '/api/v1')}/{_plural(kind)}"
+
+    def path(self, kind: str, *names: str, **query: str) -> str:
+        """The path of one object, or of all of a kind."""
+        base = _GROUPS.get(kind, "/api/v1")
+        inside = "" if _plural(kind) in CLUSTER_WIDE else f"/namespaces/{quote(self.namespace, safe='')}"
+        parts = "/".join(quote(name, safe="") for name in (_plural(kind), *names))
+        words = "&".join(f"{key}={quote(value, safe='/,:.()+=-')}" for key, value in query.items())
+        return f"{base}{inside}/{parts}" + (f"?{words}" if words else "")
 
     def read(self, path: str) -> str:
         """Request the response as text."""
         return self._answered(path, self._ask("get", "--raw", path), warns=False)
 
-    def create(self, path: str, body: Mapping[str, Any], *, dry: bool = False) -> dict[str, Any]:
+    def at(self, path: str) -> dict[str, Any]:
+        """Request the object, or the list, at a path."""
+        return self._object(self.read(path))
+
+    def get(self, kind: str, *names: str, **query: str) -> dict[str, Any]:
+        """Request one object, or all of a kind."""
+        return self.at(self.path(kind, *names, **query))
+
+    def ours(self, kind: str, names: Sequence[str] = ()) -> dict[str, Any]:
+        """The objects of a kind that belong to these jobs, or, for many, to all of ours."""
+        if 0 < len(names) <= _BY_NAME:
+            return self.get(kind, labelSelector=f"{RUN_LABEL} in ({','.join(names)})".replace(" ", "+"))
+        return self.get(kind, labelSelector=f"{MANAGED_BY}={US}")
+
+    def create(self, body: Mapping[str, Any], *, dry: bool = False) -> dict[str, Any]:
         """Create an object; unknown fields are refused, as for ``kubectl apply``.
 
         ``dry``: a dry run of the server.
         """
+        path = self.path(str(body["kind"]))
         target = f"{path}?fieldManager=blobsync&fieldValidation=Strict{'&dryRun=All' if dry else ''}"
         done = self._ask("create", "--raw", target, "-f", "-", input=json.dumps(body))
         return self._object(self._answered(path, done))
 
-    def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        done = self._ask("replace", "--raw", path, "-f", "-", input=json.dumps(body))
-        return self._object(self._answered(path, done))
+    def replace(self, body: Mapping[str, Any]) -> None:
+        """Replace an object of the same name."""
+        path = self.path(str(body["kind"]), str(body["metadata"]["name"]))
+        self._answered(path, self._ask("replace", "--raw", path, "-f", "-", input=json.dumps(body)))
 
-    def delete(self, path: str) -> None:
+    def delete(self, kind: str, name: str) -> None:
         """Delete an object and all that it owns, if it exists."""
-        try:
+        path = self.path(kind, name)
+        with suppress(JobNotFoundError):
             self._answered(path, self._ask("delete", "--raw", f"{path}?propagationPolicy=Background"))
-        except JobNotFoundError:
-            return
 
-    def patch(self, namespace: str, name: str, change: Mapping[str, Any]) -> None:
+    def patch_job(self, name: str, change: Mapping[str, Any]) -> None:
         """Send a merge patch of a Job. **No secrets**: it is an argument of kubectl."""
-        words = (
-            f"--namespace={namespace}",
-            "patch",
-            "job",
-            name,
-            "--type=merge",
-            "-p",
-            json.dumps(change),
-            "-o",
-            "name",
-        )
-        self._answered(f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}", self._ask(*words))
+        words = (f"--namespace={self.namespace}", "patch", "job", name, "--type=merge", "-p", json.dumps(change))
+        self._answered(self.path("Job", name), self._ask(*words, "-o", "name"))
 
-    def execute(self, namespace: str, pod: str, container: str, *command: str) -> None:
+    def execute(self, pod: str, container: str, *command: str) -> None:
         """Run a program in a container."""
-        words = (f"--namespace={namespace}", "exec", pod, f"--container={container}", "--", *command)
-        self._answered(f"/api/v1/namespaces/{namespace}/pods/{pod}/exec", self._ask(*words))
+        words = (f"--namespace={self.namespace}", "exec", pod, f"--container={container}", "--", *command)
+        self._answered(self.path("Pod", pod, "exec"), self._ask(*words))
 
     def check_versions(self) -> None:
         """Raises ``BackendUnavailableError`` for a server that is too old."""
@@ -316,3 +371,57 @@ def _last_line(stderr: str) -> str:
 def _joined(text: str) -> str:
     """Join the server's errors, one per line, into one line."""
     return quoted(text, _MOST_SAID)
+
+
+def at_a_time(call: Callable[[_One], _Made], each: Iterable[_One]) -> list[_Made]:
+    """The results of requests, some at a time: each runs kubectl once."""
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        return [*pool.map(call, each)]
+
+
+def _plural(kind: str) -> str:
+    return f"{kind.lower()}{'es' if kind.endswith('s') else 's'}"
+
+
+def recorded_place(ref: JobRef) -> tuple[str, str] | None:
+    """Context and namespace of a job's record; None if it has none."""
+    context, _, namespace = ref.place.rpartition("/")
+    fine = CONTEXT.fullmatch(context) and NAMESPACE.fullmatch(namespace)
+    return (context, namespace) if fine else None
+
+
+def enforced_level(kubectl: Kubectl) -> str:
+    """``restricted``, ``baseline`` or ``privileged``; empty if the namespace has no level, or may not be read."""
+    try:
+        answer = kubectl.get("Namespace", kubectl.namespace)
+    except (BackendDeniedError, JobNotFoundError, KubernetesRefusal):
+        return ""
+    metadata = answer.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
+    return str(labels.get(_ENFORCED) or "") if isinstance(labels, Mapping) else ""
+
+
+def demand_queue(kubectl: Kubectl, queue: str) -> None:
+    """Raises ``SubmissionError`` for a queue that would never start a job, and errors of the request.
+
+    https://kubernetes.io/docs/reference/using-api/#api-groups: a group says which version it prefers.
+    """
+    try:
+        preferred = kubectl.at(_KUEUE).get("preferredVersion")
+    except JobNotFoundError:
+        raise SubmissionError(
+            f"the cluster has no Kueue, so a job in queue {queue} would wait forever",
+            hint="omit kubernetes.queue, or install Kueue",
+        ) from None
+    version = str(preferred.get("groupVersion")) if isinstance(preferred, dict) else ""
+    if not _KUEUE_VERSION.fullmatch(version):
+        raise BackendUnavailableError("cannot find out which version of Kueue the cluster runs")
+    namespace = kubectl.namespace
+    try:
+        kubectl.at(f"/apis/{version}/namespaces/{namespace}/localqueues/{queue}")
+    except JobNotFoundError:
+        shown = kubectl.shown("get", "localqueues", "-n", namespace)
+        raise SubmissionError(
+            f"the namespace {namespace} has no queue {queue}, so the job would wait forever",
+            hint=f"see what there is: {shown}",
+        ) from None

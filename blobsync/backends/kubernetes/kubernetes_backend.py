@@ -13,8 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from blobsync.backends.kubernetes import replies
-from blobsync.backends.kubernetes.kubectl import Kubectl
-from blobsync.backends.kubernetes.namespace import Place, at_a_time, recorded_place
+from blobsync.backends.kubernetes.kubectl import Kubectl, at_a_time, recorded_place
 from blobsync.backends.kubernetes.object_names import CANCELED_NOTE, RENEWED_NOTE, object_name
 from blobsync.backends.kubernetes.pod import CONTAINER, END_ALONE, FILES, RUN_DIR
 from blobsync.backends.kubernetes.pod_logs import KnownBytes, PodLogs
@@ -55,8 +54,8 @@ class KubernetesBackend:
 
     def __init__(self, around: Surroundings) -> None:
         self._around, self._cluster = around, around.cluster
-        self._places: dict[tuple[str, str], Place] = {}
-        self._pod_logs: dict[Place, PodLogs] = {}
+        self._places: dict[tuple[str, str], Kubectl] = {}
+        self._pod_logs: dict[Kubectl, PodLogs] = {}
         self._read: dict[str, KnownBytes] = {}
         self._granted: dict[str, int] = {}
 
@@ -64,7 +63,7 @@ class KubernetesBackend:
 
     def plan(self, spec: JobSpec) -> Plan[KubernetesRequest]:
         request = build_kubernetes(spec, read_settings(self._cluster))
-        return Plan(spec, request.render(self._own.kubectl.shown("apply", "-f", "-")), request)
+        return Plan(spec, request.render(self._own.shown("apply", "-f", "-")), request)
 
     def submit(self, plan: Plan[KubernetesRequest], secrets: Secrets) -> Outcome:
         docker = self._cluster.docker
@@ -83,14 +82,14 @@ class KubernetesBackend:
 
     def examine(self, plan: Plan[KubernetesRequest] | None) -> Iterator[CheckResult]:
         settings, around, notes = read_settings(self._cluster), self._around, list[str]()
-        kubectl = Kubectl(around.process, around.environ, settings.context, notes.append)
+        kubectl = Kubectl(around.process, around.environ, settings.context, notes.append, settings.namespace)
         return examine_cluster(kubectl, self._cluster.file, settings, plan.request if plan else None, notes)
 
     # -- looking ------------------------------------------------------------------------------------------------
 
     def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
         found: dict[str, RunInfo] = {}
-        by_place: dict[Place, list[JobRef]] = {}
+        by_place: dict[Kubectl, list[JobRef]] = {}
         for ref in refs:
             by_place.setdefault(self._place_of(ref), []).append(ref)
         for place, group in by_place.items():
@@ -146,7 +145,7 @@ class KubernetesBackend:
         if not (pods and pods[-1].running):
             said = f"task {number} of {ref.run_id} does not run, and Kubernetes takes no task out of its queue"
             raise JobError(said, hint=f"again when it runs; blobsync abort {ref.run_id} ends all tasks")
-        place.kubectl.execute(place.namespace, pods[-1].name, CONTAINER, "sh", "-c", END_ALONE)
+        place.execute(pods[-1].name, CONTAINER, "sh", "-c", END_ALONE)
 
     def scale(self, ref: JobRef, nodes: int) -> None:
         """Change the number of nodes, in one request: the server takes both numbers together, or neither.
@@ -172,7 +171,7 @@ class KubernetesBackend:
 
     def remove_secrets(self, refs: Sequence[JobRef]) -> None:
         """The cluster itself removes them only with the Job, days later."""
-        by_place: dict[Place, list[str]] = {}
+        by_place: dict[Kubectl, list[str]] = {}
         for ref in refs:
             by_place.setdefault(self._place_of(ref), []).append(object_name(ref.run_id))
         for place, names in by_place.items():
@@ -187,7 +186,7 @@ class KubernetesBackend:
     def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
         place, pod = self._place_of(ref), self._pod(ref, forward.node)
         words = ("port-forward", f"--namespace={place.namespace}", f"--address={LOOPBACK}", f"pod/{pod}")
-        return place.kubectl.argv(*words, f"{forward.local}:{forward.remote}")
+        return place.argv(*words, f"{forward.local}:{forward.remote}")
 
     def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
         python = read_settings(self._cluster).python
@@ -200,14 +199,14 @@ class KubernetesBackend:
     def _exec(self, ref: JobRef, node: int, streams: str, command: Sequence[str]) -> Sequence[str]:
         place, pod = self._place_of(ref), self._pod(ref, node)
         words = (f"--namespace={place.namespace}", "exec", streams, pod, f"--container={CONTAINER}", "--")
-        return place.kubectl.argv(*words, *command)
+        return place.argv(*words, *command)
 
     def _pod(self, ref: JobRef, node: int) -> str:
         """The current pod of this node."""
         place, name = self._place_of(ref), object_name(ref.run_id)
         pods = [pod for pod in replies.read_pods(place.ours("Pod", [name])) if pod.running and not pod.leaving]
         if pods and pods[0].has_own_job:
-            look = place.kubectl.shown("exec", "-it", pods[0].name, "-n", place.namespace, "--", "sh")
+            look = place.shown("exec", "-it", pods[0].name, "-n", place.namespace, "--", "sh")
             raise JobError(f"the tasks of {ref.run_id} have several nodes each: a number names none", hint=look)
         pod = next((pod for pod in reversed(pods) if pod.index == node), None)
         if pod is None:
@@ -215,7 +214,7 @@ class KubernetesBackend:
             raise JobError(f"node {node} of {ref.run_id} does not run", hint=f"nodes that run: {there}")
         return pod.name
 
-    def _jobs(self, place: Place, ref: JobRef) -> Sequence[KubernetesJob]:
+    def _jobs(self, place: Kubectl, ref: JobRef) -> Sequence[KubernetesJob]:
         """Its Job, or those of its tasks."""
         found = replies.read_jobs(place.ours("Job", [object_name(ref.run_id)]))
         return [job for job in found if job.run_id == ref.run_id]
@@ -234,31 +233,31 @@ class KubernetesBackend:
     def _all_pods(self) -> tuple[Pod, ...]:
         """The pods of all namespaces, if the rights allow that: all of them use the nodes."""
         with suppress(BackendDeniedError):
-            return replies.read_pods(self._own.kubectl.get(self._own.everywhere("Pod")))
+            return replies.read_pods(self._own.at(self._own.everywhere("Pod")))
         return replies.read_pods(self._own.get("Pod"))
 
     # -- inside -------------------------------------------------------------------------------------------------
 
     @property
-    def _own(self) -> Place:
+    def _own(self) -> Kubectl:
         return self._place(
             self._cluster.text("kubernetes.context") or "", self._cluster.text("kubernetes.namespace") or ""
         )
 
-    def _place_of(self, ref: JobRef) -> Place:
+    def _place_of(self, ref: JobRef) -> Kubectl:
         """The job's context and namespace, also after kubectl's current context has changed."""
         recorded = recorded_place(ref)
         return self._place(*recorded) if recorded else self._own
 
-    def _place(self, context: str, namespace: str) -> Place:
+    def _place(self, context: str, namespace: str) -> Kubectl:
         key = (context, namespace)
         if key not in self._places:
             around = self._around
-            self._places[key] = Place(Kubectl(around.process, around.environ, context, around.note), namespace)
+            self._places[key] = Kubectl(around.process, around.environ, context, around.note, namespace)
         return self._places[key]
 
 
-def _infos(place: Place, jobs: Sequence[KubernetesJob], names: Sequence[str]) -> tuple[RunInfo, ...]:
+def _infos(place: Kubectl, jobs: Sequence[KubernetesJob], names: Sequence[str]) -> tuple[RunInfo, ...]:
     """The state of jobs, from their pods and, where nodes are missing, events: one request for each kind."""
     if not jobs:
         return ()
@@ -269,7 +268,7 @@ def _infos(place: Place, jobs: Sequence[KubernetesJob], names: Sequence[str]) ->
     if any(replies.lacks_nodes(job, by_job.get(job.name, ())) for job in jobs):
         with suppress(BackendDeniedError):
             events = replies.read_warnings(place.get("Event", fieldSelector="type=Warning"))
-    shown, found = place.kubectl.shown, list[RunInfo]()
+    shown, found = place.shown, list[RunInfo]()
     sweeps: dict[str, list[tuple[KubernetesJob, Sequence[Pod]]]] = {}
     for job in jobs:
         if job.task is None:
@@ -279,7 +278,7 @@ def _infos(place: Place, jobs: Sequence[KubernetesJob], names: Sequence[str]) ->
     return (*found, *(replies.sweep_info(each, events, shown) for each in sweeps.values()))
 
 
-def _cancel(place: Place, job: KubernetesJob) -> None:
+def _cancel(place: Kubectl, job: KubernetesJob) -> None:
     """End a Job, unless it has ended."""
     if job.is_over or job.leaving:
         return
@@ -302,6 +301,6 @@ def _info(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], sh
     return replace(replies.job_info(job, pods, events, shown), changes=(now,), states=states_over_time(job, pods))
 
 
-def _read_pod(place: Place, pod: str, since: str) -> str:
+def _read_pod(place: Kubectl, pod: str, since: str) -> str:
     query = {"container": CONTAINER, "timestamps": "true", **({"sinceTime": since} if since else {})}
-    return place.kubectl.read(place.path("Pod", pod, "log", **query))
+    return place.read(place.path("Pod", pod, "log", **query))

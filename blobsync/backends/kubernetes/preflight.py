@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from blobsync.backends.kubernetes.kubectl import CLUSTER_WIDE, Kubectl, KubernetesRefusal
-from blobsync.backends.kubernetes.namespace import Place, at_a_time, demand_queue, enforced_level
+from blobsync.backends.kubernetes.kubectl import (
+    CLUSTER_WIDE,
+    Kubectl,
+    KubernetesRefusal,
+    at_a_time,
+    demand_queue,
+    enforced_level,
+)
 from blobsync.backends.kubernetes.request import KubernetesRequest
 from blobsync.backends.kubernetes.settings import RESTRICTED, KubernetesSettings
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
@@ -13,7 +19,6 @@ from blobsync.base.errors import BackendDeniedError, BlobsyncError, JobNotFoundE
 
 OK, UNTRIED, WARN, FAIL = CheckStatus.OK, CheckStatus.UNTRIED, CheckStatus.WARN, CheckStatus.FAIL
 
-_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _CSI_DRIVER = "blob.csi.azure.com"
 
 
@@ -41,9 +46,8 @@ def examine_cluster(
 
     ``request`` None: the objects of a job are not known. ``notes`` collects the notes of ``kubectl``.
     """
-    place = Place(kubectl, settings.namespace)
     steps: tuple[tuple[str, Callable[[], str]], ...] = (
-        ("kubectl", lambda: f"{kubectl.argv()[0]}, context {kubectl.current_context()}, namespace {place.namespace}"),
+        ("kubectl", lambda: f"{kubectl.argv()[0]}, context {kubectl.current_context()}, namespace {kubectl.namespace}"),
         ("server", lambda: _server(kubectl)),
     )
     for name, step in steps:
@@ -53,9 +57,9 @@ def examine_cluster(
             yield failed_check(about, name, error)
             return
         yield CheckResult(about, name, WARN if notes else OK, "; ".join([detail, *notes]))
-    look = _Look(place, about)
-    create = f"create it: {kubectl.shown('create', 'namespace', place.namespace)}"
-    namespace = look.at("namespace", place.namespace, place.path("Namespace", place.namespace), create)
+    look = _Look(kubectl, about)
+    create = f"create it: {kubectl.shown('create', 'namespace', kubectl.namespace)}"
+    namespace = look.at("namespace", kubectl.namespace, kubectl.path("Namespace", kubectl.namespace), create)
     yield namespace
     if namespace.status is FAIL:
         return
@@ -72,14 +76,14 @@ def _server(kubectl: Kubectl) -> str:
 class _Look:
     """Checks of one namespace; each has a result, also if it could not be made."""
 
-    def __init__(self, place: Place, about: str) -> None:
+    def __init__(self, place: Kubectl, about: str) -> None:
         self._place = place
         self._about = about
 
     def at(self, what: str, name: str, path: str, hint: str) -> CheckResult:
         """Check that the object at ``path`` exists."""
         try:
-            self._place.kubectl.get(path)
+            self._place.at(path)
         except BackendDeniedError as error:
             return failed_check(self._about, what, error, UNTRIED)
         except (JobNotFoundError, KubernetesRefusal):
@@ -118,12 +122,12 @@ class _Look:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": asked},
         }
-        status = self._place.kubectl.create(_REVIEWS, body).get("status")
+        status = self._place.create(body).get("status")
         return isinstance(status, dict) and status.get("allowed") is True
 
     @property
     def _ask(self) -> str:
-        words = self._place.kubectl.shown("auth", "can-i", "--list", "-n", self._place.namespace)
+        words = self._place.shown("auth", "can-i", "--list", "-n", self._place.namespace)
         return f"see what you may do: {words}; ask the cluster's owner for it"
 
     def named(self, settings: KubernetesSettings, request: KubernetesRequest | None) -> Iterator[CheckResult]:
@@ -136,7 +140,7 @@ class _Look:
             if name:
                 plural = self._place.path(kind).rpartition("/")[2]
                 inside = () if plural in CLUSTER_WIDE else ("-n", self._place.namespace)
-                shown = self._place.kubectl.shown("get", plural, *inside)
+                shown = self._place.shown("get", plural, *inside)
                 yield self.at(what, name, self._place.path(kind, name), f"see what there is: {shown}")
         if settings.queue:
             yield self._queue(settings.queue)
@@ -161,7 +165,7 @@ class _Look:
                 return
             fitting = request.restricted() if level == RESTRICTED else request
             before = len(notes)
-            self._place.kubectl.create(self._place.path("Job"), fitting.suspended_jobs()[0], dry=True)
+            self._place.create(fitting.suspended_jobs()[0], dry=True)
         except BlobsyncError as error:
             yield failed_check(self._about, "pod security", error, UNTRIED)
             return

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from blobsync.backends.kubernetes.namespace import CONTEXT, NAMESPACE
+from blobsync.backends.kubernetes.kubectl import CONTEXT, NAMESPACE
 from blobsync.backends.protocol import settings_of
 from blobsync.base.errors import ConfigError
 from blobsync.base.plain_json import plain

@@ -7,8 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from blobsync.backends.kubernetes.kubectl import KubernetesRefusal
-from blobsync.backends.kubernetes.namespace import Place, at_a_time, demand_queue, enforced_level
+from blobsync.backends.kubernetes.kubectl import (
+    Kubectl,
+    KubernetesRefusal,
+    at_a_time,
+    demand_queue,
+    enforced_level,
+)
 from blobsync.backends.kubernetes.object_names import QUEUE_LABEL, job_names, object_name, pull_name
 from blobsync.backends.kubernetes.pod import mount_names
 from blobsync.backends.kubernetes.replies import KubernetesJob
@@ -28,7 +33,7 @@ from blobsync.jobspec.spec import JobRef, JobSpec, Secrets
 class Submission:
     """The submission of one job. Each step may be repeated."""
 
-    def __init__(self, place: Place, spec: JobSpec) -> None:
+    def __init__(self, place: Kubectl, spec: JobSpec) -> None:
         self._place = place
         self._spec = spec
         self._name = object_name(spec.run_id)
@@ -39,7 +44,7 @@ class Submission:
         """``login`` is the content of the pull secret."""
         try:
             ref = self.ref()
-            self._place.kubectl.check_versions()
+            self._place.check_versions()
             self._demand_queue(request)
             request = self._admitted(request)
             first, *others = request.suspended_jobs()
@@ -90,7 +95,7 @@ class Submission:
         if enforced_level(self._place) != RESTRICTED or (fitting := request.restricted()) == request:
             return request
         where, who = f"the namespace {self._place.namespace} admits restricted pods only", fitting.user
-        self._place.kubectl.note(f"{where}: the job runs as user {who}; kubernetes.security_context chooses another")
+        self._place.note(f"{where}: the job runs as user {who}; kubernetes.security_context chooses another")
         return fitting
 
     def _make_job(self, body: Mapping[str, Any]) -> KubernetesJob:
@@ -140,7 +145,7 @@ class Submission:
             left = self._to_delete(self._made)
         if left:
             words = ("delete", *left, f"--namespace={self._place.namespace}", "--ignore-not-found")
-            command = self._place.kubectl.shown(*words)
+            command = self._place.shown(*words)
             refusal.hint = f"{refusal.hint or 'correct that'}; then remove what was made: {command}"
         return Refused(refusal)
 
