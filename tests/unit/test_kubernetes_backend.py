@@ -12,7 +12,7 @@ import pytest
 from blobsync.backends import create_backend
 from blobsync.backends.kubernetes.kubectl import Kubectl, find_kubectl
 from blobsync.backends.kubernetes.object_names import INDEX_LABEL, JOB_LABEL
-from blobsync.backends.kubernetes.pod import CONTAINER, END_ALONE
+from blobsync.backends.kubernetes.request import CONTAINER, END_ALONE
 from blobsync.backends.protocol import PortForward, Refused, Surroundings, Tunnelling
 from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, ConfigError, JobError
 from blobsync.base.process import Completed

@@ -15,11 +15,14 @@ from functools import partial
 from blobsync.backends.kubernetes import replies
 from blobsync.backends.kubernetes.kubectl import Kubectl, at_a_time, recorded_place
 from blobsync.backends.kubernetes.object_names import CANCELED_NOTE, RENEWED_NOTE, object_name
-from blobsync.backends.kubernetes.pod import CONTAINER, END_ALONE, FILES, RUN_DIR
 from blobsync.backends.kubernetes.pod_logs import KnownBytes, PodLogs
 from blobsync.backends.kubernetes.preflight import examine_cluster
 from blobsync.backends.kubernetes.replies import KubernetesJob, Pod, holders_of, read_cluster, states_over_time
 from blobsync.backends.kubernetes.request import (
+    CONTAINER,
+    END_ALONE,
+    FILES,
+    RUN_DIR,
     SECRETS_KEY,
     KubernetesRequest,
     build_kubernetes,

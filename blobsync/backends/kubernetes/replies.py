@@ -29,7 +29,7 @@ from blobsync.backends.kubernetes.object_names import (
     TASK_NOTE,
     TASKS_NOTE,
 )
-from blobsync.backends.kubernetes.pod import CONTAINER
+from blobsync.backends.kubernetes.request import CONTAINER
 from blobsync.backends.protocol import ClusterSummary, Holder
 from blobsync.base.errors import UsageError
 from blobsync.base.exit_codes import ENDED_ALONE_EXIT, SETUP_FAILED_EXIT

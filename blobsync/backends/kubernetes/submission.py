@@ -15,9 +15,8 @@ from blobsync.backends.kubernetes.kubectl import (
     enforced_level,
 )
 from blobsync.backends.kubernetes.object_names import QUEUE_LABEL, job_names, object_name, pull_name
-from blobsync.backends.kubernetes.pod import mount_names
 from blobsync.backends.kubernetes.replies import KubernetesJob
-from blobsync.backends.kubernetes.request import KubernetesRequest
+from blobsync.backends.kubernetes.request import KubernetesRequest, mount_names
 from blobsync.backends.kubernetes.settings import RESTRICTED
 from blobsync.backends.protocol import DOUBTFUL, Accepted, Outcome, Refused, Unknown
 from blobsync.base.errors import (
