@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
 from blobsync.backends import create_backend
+from blobsync.backends.kubernetes.kubectl import find_kubectl
 from blobsync.backends.protocol import Plan, Surroundings
 from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.spec import CodeRef
@@ -21,6 +22,7 @@ from tests.fakes.aml_configs import CONTAINER, RUN_ID, load
 from tests.fakes.runner import ScriptedRunner
 from tests.unit.project_files import NO_ENVIRON
 
+WITH_KUBECTL = {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}
 # The oldest supported server, and the newest with schemas here.
 SCHEMAS = ("1.31", "1.37")
 

@@ -17,13 +17,13 @@ from blobsync.base.process import Completed
 from blobsync.config.loader import load_cluster
 from blobsync.jobs.preflight import examine_jobs
 from tests.fakes.aml_configs import ENTRY
+from tests.fakes.kubernetes import WITH_KUBECTL
 from tests.fakes.runner import Call, ScriptedRunner
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 
 OK, UNTRIED, WARN, FAIL = CheckStatus.OK, CheckStatus.UNTRIED, CheckStatus.WARN, CheckStatus.FAIL
 CODE = {"code_path": {**ENTRY, "path": "me/code.zip"}}
 DOWNLOADS = {**CODE, "data_folder": {**ENTRY, "path": "d", "mode": "download"}}
-WITH_KUBECTL = {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}
 SERVER = {"clientVersion": {"minor": "37"}, "serverVersion": {"minor": "36"}}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from blobsync.backends import create_backend
-from blobsync.backends.kubernetes.kubectl import Kubectl, find_kubectl
+from blobsync.backends.kubernetes.kubectl import Kubectl
 from blobsync.backends.kubernetes.object_names import INDEX_LABEL, JOB_LABEL
 from blobsync.backends.kubernetes.request import CONTAINER, END_ALONE
 from blobsync.backends.protocol import PortForward, Refused, Surroundings, Tunnelling
@@ -22,7 +22,7 @@ from blobsync.jobspec.spec import JobRef, Secrets
 from blobsync.jobspec.sweep import sweep
 from tests.fakes.aml_configs import CONTAINER as CONTAINER_URL
 from tests.fakes.aml_configs import ENTRY, load
-from tests.fakes.kubernetes import plan
+from tests.fakes.kubernetes import WITH_KUBECTL, plan
 from tests.fakes.runner import Call, ScriptedRunner
 from tests.unit.test_kubernetes_replies import pod
 
@@ -34,14 +34,12 @@ def backend_that_is_told(root: Path, answer: dict[str, Any]) -> tuple[Any, Scrip
     """A backend whose every request gets this response."""
     cluster, _ = load(root, platform="kubernetes", kubernetes={"context": "ctx", "namespace": "train"})
     runner = ScriptedRunner(lambda call: Completed(0, json.dumps(answer), ""))
-    environ = {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}
-    around = Surroundings(cluster, root / ".blobsync", environ, runner)
+    around = Surroundings(cluster, root / ".blobsync", WITH_KUBECTL, runner)
     return create_backend(around), runner
 
 
 def a_kubectl(context: str, done: Completed, namespace: str = "") -> Kubectl:
-    environ = {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}
-    return Kubectl(ScriptedRunner(lambda call: done), environ, context, lambda text: None, namespace)
+    return Kubectl(ScriptedRunner(lambda call: done), WITH_KUBECTL, context, lambda text: None, namespace)
 
 
 def test_a_command_that_is_shown_can_be_pasted_whatever_the_context_is_called() -> None:
@@ -111,9 +109,7 @@ class Namespace:
         folders = {"data_folder": {**ENTRY, "path": "me/data", "mode": mode}}
         made = plan(root, request, kubernetes={"context": "ctx", "image": "python:3"}, config_param=folders)
         cluster, _ = load(root, platform="kubernetes", kubernetes={"context": "ctx", "namespace": "train"})
-        environ = {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}
-        runner = ScriptedRunner(self.answer)
-        around = Surroundings(cluster, root / ".blobsync", environ, runner)
+        around = Surroundings(cluster, root / ".blobsync", WITH_KUBECTL, ScriptedRunner(self.answer))
         outcome = create_backend(around).submit(made, Secrets(dict.fromkeys([CONTAINER_URL], "sig=x"), {}))
         assert isinstance(outcome, Refused)
         return outcome

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from blobsync.backends.kubernetes.kubectl import Kubectl, KubernetesRefusal, find_kubectl
-from blobsync.backends.kubernetes.pod_logs import PodLogs
+from blobsync.backends.kubernetes.pod_logs import PodLog
 from blobsync.backends.kubernetes.replies import Pod, job_info, read_jobs, read_pods, read_warnings, states_over_time
 from blobsync.base.errors import (
     BackendDeniedError,
@@ -29,6 +29,7 @@ from blobsync.base.process import Completed
 from blobsync.jobspec.log_frames import framed, unframed
 from blobsync.jobspec.spec import RunInfo, State
 from blobsync.node.pod_log import Echo
+from tests.fakes.kubernetes import WITH_KUBECTL
 from tests.fakes.runner import Call, ScriptedRunner
 
 NAME = "me-1-0badcafe"
@@ -385,7 +386,7 @@ def test_a_pods_log_is_fetched_from_where_it_ended_and_nothing_comes_twice() -> 
         asked.append(since)
         return answers[len(asked) - 1]
 
-    logs = PodLogs(read)
+    logs = PodLog(read)
     assert logs.update(a_pod())[STD].read(0, None) == b"a\nb\n"
     files = logs.update(a_pod())
     assert asked == ["", "2026-11-21T23:09:00Z"]
@@ -398,7 +399,7 @@ def test_lines_of_one_moment_are_counted() -> None:
     same = "2026-11-21T23:09:00Z [std_log {}] x\n2026-11-21T23:09:00Z of another\n"
     first = "2026-11-21T23:09:00Z blobsync node 0, attempt 0\n"
     answers = iter([first + same.format(0), first + same.format(0) + same.format(2)])
-    logs = PodLogs(lambda pod, since: next(answers))
+    logs = PodLog(lambda pod, since: next(answers))
     logs.update(a_pod())
     files = logs.update(a_pod())
     assert files[STD].read(0, None) == b"x\nx\n"
@@ -407,7 +408,7 @@ def test_lines_of_one_moment_are_counted() -> None:
 
 def test_a_later_attempt_has_logs_of_its_own() -> None:
     text = stamped("blobsync node 0, attempt 2", "[std_log 0] x")
-    assert list(PodLogs(lambda pod, since: text).update(a_pod(2))) == ["attempt_2/user_logs/std_log.txt"]
+    assert list(PodLog(lambda pod, since: text).update(a_pod(2))) == ["attempt_2/user_logs/std_log.txt"]
 
 
 def test_what_a_kubelet_threw_away_is_noticed_at_every_read() -> None:
@@ -420,7 +421,7 @@ def test_what_a_kubelet_threw_away_is_noticed_at_every_read() -> None:
             stamped("[std_log 60] later", "[std_log 66] more", second=9),
         ]
     )
-    logs = PodLogs(lambda pod, since: next(answers))
+    logs = PodLog(lambda pod, since: next(answers))
     found = [(set(files), files[STD].begins, files[STD].end) for files in (logs.update(a_pod()) for _ in range(4))]
     # Unframed lines have no position.
     others = "system_logs/pod_0.txt"
@@ -428,14 +429,14 @@ def test_what_a_kubelet_threw_away_is_noticed_at_every_read() -> None:
 
 
 def test_the_log_of_a_pod_that_was_rotated_before_anybody_looked_does_not_begin_at_its_beginning() -> None:
-    (files,) = (PodLogs(lambda pod, since: stamped("[std_log 4096] in the middle")).update(a_pod()),)
+    (files,) = (PodLog(lambda pod, since: stamped("[std_log 4096] in the middle")).update(a_pod()),)
     assert (files[STD].begins, files[STD].end) == (4096, 4110)
 
 
 def test_half_a_line_is_read_when_it_is_whole() -> None:
     whole = stamped("blobsync node 0, attempt 0", "[std_log 0] one two")
     answers = iter([whole[:-5], whole])
-    logs = PodLogs(lambda pod, since: next(answers))
+    logs = PodLog(lambda pod, since: next(answers))
     assert STD not in logs.update(a_pod())
     assert logs.update(a_pod())[STD].read(0, None) == b"one two\n"
 
@@ -445,7 +446,7 @@ def test_half_a_line_is_read_when_it_is_whole() -> None:
 
 def failing(stderr: str, code: int = 1) -> Kubectl:
     runner = ScriptedRunner(lambda call: Completed(code, "", stderr))
-    return Kubectl(runner, {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}, "ctx", lambda text: None, "train")
+    return Kubectl(runner, WITH_KUBECTL, "ctx", lambda text: None, "train")
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ class AmlClient:
 
     def call(self, method: str, path: str, body: Any = None, *, doing: str = "look", **params: str) -> AmlReply:
         """Send a request; returns the response. ``path`` is below the workspace, or begins with ``/subscriptions``."""
-        return self._json(self._manage(method, self._url(path), body, doing, params))
+        sent = {"api-version": self.api_version, **{name.replace("_", "-"): value for name, value in params.items()}}
+        return self._json(self._checked(self._send(self._arm, method, self._url(path), params=sent, json=body), doing))
 
     def try_call(self, path: str, *, patient: bool = True) -> AmlReply | None:
         """The same for GET, None if not found; without patience there is at most one retry."""
@@ -223,10 +224,6 @@ class AmlClient:
         is_guarded = is_plain_loopback(self.base)
         transport = guarded_transport(self.base, self._trusted) if is_guarded else limited_transport()
         return PipelineClient(self.base, policies=chain, transport=transport)
-
-    def _manage(self, method: str, url: str, body: Any, doing: str, params: Mapping[str, str]) -> Any:
-        sent = {"api-version": self.api_version, **{name.replace("_", "-"): value for name, value in params.items()}}
-        return self._checked(self._send(self._arm, method, url, params=sent, json=body), doing)
 
     def _send(
         self, client: PipelineClient[Any, Any], method: str, url: str, how: Mapping[str, Any] | None = None, **more: Any

@@ -79,12 +79,6 @@ def creation(location: str, vm_size: str, priority: str, bounds: NodeBounds) -> 
     return {"location": location, "properties": {"computeType": AML_COMPUTE, "properties": inner}}
 
 
-def resizing(now: NodeBounds, wanted: NodeBounds) -> dict[str, Any]:
-    """The body that changes a cluster's bounds; None leaves one as it is. Raises ``UsageError``."""
-    given = {name: value for name, value in asdict(wanted).items() if value is not None}
-    return {"properties": {"properties": {"scaleSettings": _scale_settings(replace(now, **given))}}}
-
-
 def _scale_settings(bounds: NodeBounds) -> dict[str, Any]:
     least, most = bounds.least or 0, bounds.most or 0
     if least > most:
@@ -197,8 +191,13 @@ class Computes:
         return self._request("PUT", _checked(name), creation(region, vm_size, priority, bounds))
 
     def plan_scale(self, name: str, wanted: NodeBounds) -> ComputeRequest:
-        """The request that gives a cluster other bounds. Raises ``NothingMatchedError`` and ``UsageError``."""
-        return self._request("PATCH", name, resizing(self._cluster(name).bounds, wanted))
+        """The request that gives a cluster other bounds; None leaves one as it is.
+
+        Raises ``NothingMatchedError`` and ``UsageError``.
+        """
+        given = {key: value for key, value in asdict(wanted).items() if value is not None}
+        scaled = _scale_settings(replace(self._cluster(name).bounds, **given))
+        return self._request("PATCH", name, {"properties": {"properties": {"scaleSettings": scaled}}})
 
     def plan_remove(self, name: str) -> ComputeRequest:
         """The request that deletes a cluster with its nodes. Raises ``NothingMatchedError`` and ``UsageError``."""

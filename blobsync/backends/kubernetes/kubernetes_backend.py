@@ -15,7 +15,7 @@ from functools import partial
 from blobsync.backends.kubernetes import replies
 from blobsync.backends.kubernetes.kubectl import Kubectl, at_a_time, recorded_place
 from blobsync.backends.kubernetes.object_names import CANCELED_NOTE, RENEWED_NOTE, object_name
-from blobsync.backends.kubernetes.pod_logs import KnownBytes, PodLogs
+from blobsync.backends.kubernetes.pod_logs import KnownBytes, PodLog
 from blobsync.backends.kubernetes.preflight import examine_cluster
 from blobsync.backends.kubernetes.replies import KubernetesJob, Pod, holders_of, read_cluster, states_over_time
 from blobsync.backends.kubernetes.request import (
@@ -58,7 +58,7 @@ class KubernetesBackend:
     def __init__(self, around: Surroundings) -> None:
         self._around, self._cluster = around, around.cluster
         self._places: dict[tuple[str, str], Kubectl] = {}
-        self._pod_logs: dict[Kubectl, PodLogs] = {}
+        self._pod_logs: dict[tuple[Kubectl, str], PodLog] = {}
         self._read: dict[str, KnownBytes] = {}
         self._granted: dict[str, int] = {}
 
@@ -109,15 +109,15 @@ class KubernetesBackend:
     def logs(self, ref: JobRef, tasks: Collection[int] | None = None) -> Sequence[LogFile]:
         place, name = self._place_of(ref), object_name(ref.run_id)
         pods = replies.read_pods(place.ours("Pod", [name]))
-        reader = self._pod_logs.setdefault(place, PodLogs(lambda pod, since: _read_pod(place, pod, since)))
         found: dict[str, KnownBytes] = {}
         for pod in pods:
             # Each pod that is read is a request.
             is_wanted = tasks is None or pod.task in tasks
             if is_wanted and pod.has_log and (pod.job == name or pod.has_own_job):
-                found.update(reader.update(pod))
-        self._read.update((f"{name}/{log}", known) for log, known in found.items())
-        return tuple(LogFile(log, each.end, f"{name}/{log}", each.begins) for log, each in sorted(found.items()))
+                log = self._pod_logs.setdefault((place, pod.name), PodLog(partial(_read_pod, place)))
+                found.update(log.update(pod))
+        self._read.update((f"{name}/{file}", known) for file, known in found.items())
+        return tuple(LogFile(file, each.end, f"{name}/{file}", each.begins) for file, each in sorted(found.items()))
 
     def last_lines(self, ref: JobRef) -> Mapping[int, str]:
         """Of the tasks that have ended: each line of another one would be a request."""

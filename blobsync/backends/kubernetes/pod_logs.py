@@ -43,55 +43,26 @@ class KnownBytes:
         return bytes(self.body[start - self.begins : None if end is None else max(0, end - self.begins)])
 
 
-@dataclass
 class PodLog:
-    """The known part of one pod's log: the files in it, and its end."""
-
-    known: dict[str, KnownBytes] = field(default_factory=dict)
-    # Lines without a frame: of the shell, or of an interpreter that did not start.
-    others: KnownBytes = field(default_factory=KnownBytes)
-    last: str = ""
-    since: str = ""
-    # How many lines have the stamp ``last``.
-    equal: int = 0
-
-    def files(self, pod: Pod) -> Mapping[str, KnownBytes]:
-        """The logs by name; without the unframed lines if some of them may be lost."""
-        found = dict(self.known)
-        if self.others.body and not any(one.begins for one in found.values()):
-            found[f"pod_{pod.index}"] = self.others
-        attempt = f"attempt_{pod.attempt}/" if pod.attempt else ""
-        task = "" if pod.task is None else f"task_{pod.task}/"
-        return {
-            f"{task}{attempt}{'user_logs' if name.startswith('std_log') else 'system_logs'}/{name}.txt": one
-            for name, one in found.items()
-        }
-
-    def add(self, text: str, *, is_new: bool) -> None:
-        """Add one line."""
-        if found := unframed(text):
-            name, at, body = found
-            self.known.setdefault(name, KnownBytes()).add(at, body)
-        elif is_new and not FIRST_LINE.fullmatch(text):
-            self.others.add(self.others.end, text.encode() + b"\n")
-
-
-class PodLogs:
-    """The logs of one namespace's pods, as far as this process has read them."""
+    """One pod's log, as far as this process has read it: the files in it, and its end."""
 
     def __init__(self, read: Callable[[str, str], str]) -> None:
         """``read`` returns the log of a pod with time stamps, from a time on (empty: all of it)."""
         self._read = read
-        self._known: dict[str, PodLog] = {}
+        self._known: dict[str, KnownBytes] = {}
+        # Lines without a frame: of the shell, or of an interpreter that did not start.
+        self._others = KnownBytes()
+        self._last = self._since = ""
+        # How many lines have the stamp ``_last``.
+        self._equal = 0
 
     def update(self, pod: Pod) -> Mapping[str, KnownBytes]:
-        """Update one pod's log; returns the files in it. Raises what ``read`` raises."""
-        known = self._known.setdefault(pod.name, PodLog())
-        lines = self._read(pod.name, known.since).split("\n")
+        """Read on; returns the files in it. Raises what ``read`` raises."""
+        lines = self._read(pod.name, self._since).split("\n")
         if not pod.is_over:
             # A line without its end is still being written.
             lines.pop()
-        skip, last = known.equal, known.last
+        skip, last = self._equal, self._last
         for line in lines:
             match = _STAMPED.fullmatch(line)
             if not match:
@@ -101,7 +72,23 @@ class PodLogs:
             if stamp == last:
                 is_new, skip = not skip, max(0, skip - 1)
             if is_new:
-                known.equal = known.equal + 1 if stamp == known.last else 1
-                known.last, known.since = stamp, f"{match[1]}{match[3]}"
-            known.add(content, is_new=is_new)
-        return known.files(pod)
+                self._equal = self._equal + 1 if stamp == self._last else 1
+                self._last, self._since = stamp, f"{match[1]}{match[3]}"
+            if found := unframed(content):
+                name, at, body = found
+                self._known.setdefault(name, KnownBytes()).add(at, body)
+            elif is_new and not FIRST_LINE.fullmatch(content):
+                self._others.add(self._others.end, content.encode() + b"\n")
+        return self._files(pod)
+
+    def _files(self, pod: Pod) -> Mapping[str, KnownBytes]:
+        """The logs by name; without the unframed lines if some of them may be lost."""
+        found = dict(self._known)
+        if self._others.body and not any(one.begins for one in found.values()):
+            found[f"pod_{pod.index}"] = self._others
+        attempt = f"attempt_{pod.attempt}/" if pod.attempt else ""
+        task = "" if pod.task is None else f"task_{pod.task}/"
+        return {
+            f"{task}{attempt}{'user_logs' if name.startswith('std_log') else 'system_logs'}/{name}.txt": one
+            for name, one in found.items()
+        }

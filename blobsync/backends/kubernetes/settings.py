@@ -122,27 +122,27 @@ class KubernetesSettings:
 
 def read_settings(cluster: Cluster) -> KubernetesSettings:
     """Raises ``ConfigError`` for what a server would refuse."""
-    given, settings = _Given(cluster), settings_of(cluster)
+    settings = settings_of(cluster)
     days = cluster.number("kubernetes.ttl_days", _TTL_DAYS)
     if days is None or days > _MOST_DAYS:
-        raise given.error("ttl_days", f"must be at most {_MOST_DAYS}")
+        raise _error(cluster, "ttl_days", f"must be at most {_MOST_DAYS}")
     return KubernetesSettings(
-        image=_image(given),
-        context=given.text("context", CONTEXT, "the name of a context: kubectl config get-contexts"),
-        namespace=given.text("namespace", NAMESPACE, "the name of a namespace"),
-        service_account=given.text("service_account", _SUBDOMAIN, "the name of a service account"),
-        node_selector=_node_selector(given),
-        tolerations=tuple(_toleration(given, value) for value in _listed(cluster.value("kubernetes.tolerations"))),
-        priority_class=given.text("priority_class", _SUBDOMAIN, "the name of a priority class"),
-        queue=given.text("queue", _QUEUE, "the name of one of Kueue's local queues"),
-        cpu=given.text("cpu", _QUANTITY, "a number of CPUs: 4, 500m"),
-        memory=given.text("memory", _QUANTITY, "an amount of memory: 64Gi"),
-        shm_size=given.text("shm_size", _QUANTITY, "an amount of memory: 16Gi") or _docker_shm(given),
-        pull_secret=given.text("pull_secret", _SUBDOMAIN, "the name of a secret"),
+        image=_image(cluster),
+        context=_text(cluster, "context", CONTEXT, "the name of a context: kubectl config get-contexts"),
+        namespace=_text(cluster, "namespace", NAMESPACE, "the name of a namespace"),
+        service_account=_text(cluster, "service_account", _SUBDOMAIN, "the name of a service account"),
+        node_selector=_node_selector(cluster),
+        tolerations=tuple(_toleration(cluster, value) for value in _listed(cluster.value("kubernetes.tolerations"))),
+        priority_class=_text(cluster, "priority_class", _SUBDOMAIN, "the name of a priority class"),
+        queue=_text(cluster, "queue", _QUEUE, "the name of one of Kueue's local queues"),
+        cpu=_text(cluster, "cpu", _QUANTITY, "a number of CPUs: 4, 500m"),
+        memory=_text(cluster, "memory", _QUANTITY, "an amount of memory: 64Gi"),
+        shm_size=_text(cluster, "shm_size", _QUANTITY, "an amount of memory: 16Gi") or _docker_shm(cluster),
+        pull_secret=_text(cluster, "pull_secret", _SUBDOMAIN, "the name of a secret"),
         ttl_days=days,
-        gpu_resource=given.text("gpu_resource", _QUALIFIED, "the name of a resource") or _GPU_RESOURCE,
-        security=_security(given),
-        registry=_registry(given),
+        gpu_resource=_text(cluster, "gpu_resource", _QUALIFIED, "the name of a resource") or _GPU_RESOURCE,
+        security=_security(cluster),
+        registry=_registry(cluster),
         python=str(settings.get("python") or _PYTHON),
         scratch=str(settings.get("scratch") or ""),
         keep_root=str(settings.get("keep_root") or "never"),
@@ -150,70 +150,65 @@ def read_settings(cluster: Cluster) -> KubernetesSettings:
     )
 
 
-class _Given:
-    """The cluster file, with errors that name it."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-
-    def text(self, key: str, form: re.Pattern[str], what: str) -> str:
-        value = self.cluster.text(f"kubernetes.{key}") or ""
-        if value and not form.fullmatch(value):
-            raise self.error(key, f"{value[:80]!a} is not {what}")
-        return value
-
-    def error(self, key: str, message: str, hint: str | None = None) -> ConfigError:
-        return self.cluster.error(("kubernetes", key), message, hint=hint)
+def _text(cluster: Cluster, key: str, form: re.Pattern[str], what: str) -> str:
+    value = cluster.text(f"kubernetes.{key}") or ""
+    if value and not form.fullmatch(value):
+        raise _error(cluster, key, f"{value[:80]!a} is not {what}")
+    return value
 
 
-def _image(given: _Given) -> str:
-    image = given.cluster.text("kubernetes.image") or given.cluster.docker.reference or ""
+def _error(cluster: Cluster, key: str, message: str, hint: str | None = None) -> ConfigError:
+    return cluster.error(("kubernetes", key), message, hint=hint)
+
+
+def _image(cluster: Cluster) -> str:
+    image = cluster.text("kubernetes.image") or cluster.docker.reference or ""
     if not image:
-        raise given.error("image", "is missing: a pod needs an image", "kubernetes: {image: registry/name:tag}")
+        raise _error(cluster, "image", "is missing: a pod needs an image", "kubernetes: {image: registry/name:tag}")
     if not _IMAGE.fullmatch(image):
-        raise given.error("image", f"{image[:80]!a} is not the name of an image")
-    return given.cluster.docker.at_registry(image)
+        raise _error(cluster, "image", f"{image[:80]!a} is not the name of an image")
+    return cluster.docker.at_registry(image)
 
 
-def _security(given: _Given) -> SecurityContext:
-    value = given.cluster.value("kubernetes.security_context")
+def _security(cluster: Cluster) -> SecurityContext:
+    value = cluster.value("kubernetes.security_context")
     if value == RESTRICTED:
         return RESTRICTED_CONTEXT
     if value is not None and not isinstance(value, Mapping):
         known = f"{RESTRICTED}, or a mapping of fields of Kubernetes: {{runAsUser: 1000}}"
-        raise given.error("security_context", f"{str(value)[:80]!a} is not {known}")
+        raise _error(cluster, "security_context", f"{str(value)[:80]!a} is not {known}")
     fields: Mapping[str, Any] = value or {}
     if unknown := sorted(fields.keys() - _FIELDS):
         guess = nearest(unknown[0], _FIELDS)
         hint = f"did you mean {guess}?" if guess else "kubectl explain pod.spec.containers.securityContext"
-        raise given.error("security_context", f"{unknown[0][:80]!a} is not a field of a security context", hint)
+        raise _error(cluster, "security_context", f"{unknown[0][:80]!a} is not a field of a security context", hint)
     return SecurityContext.of(fields)
 
 
-def _registry(given: _Given) -> Registry | None:
-    docker = given.cluster.docker
+def _registry(cluster: Cluster) -> Registry | None:
+    docker = cluster.docker
     if not docker.password:
         return None
     if not docker.username or not docker.address:
         missing = "username" if not docker.username else "address"
-        raise given.cluster.error(("docker", missing), "needs a password, a username and an address")
+        raise cluster.error(("docker", missing), "needs a password, a username and an address")
     return Registry(docker.address, docker.username)
 
 
-def _docker_shm(given: _Given) -> str:
-    size = given.cluster.docker.shm_size or ""
+def _docker_shm(cluster: Cluster) -> str:
+    size = cluster.docker.shm_size or ""
     match = _DOCKER_SIZE.fullmatch(size.lower())
     if size and not match:
-        raise given.cluster.error(("docker", "shm_size"), f"{size!a} is not a size: 64g")
+        raise cluster.error(("docker", "shm_size"), f"{size!a} is not a size: 64g")
     return f"{match[1]}{_BINARY[match[2]]}" if match else ""
 
 
-def _node_selector(given: _Given) -> Mapping[str, str]:
+def _node_selector(cluster: Cluster) -> Mapping[str, str]:
     found = {}
-    for name, value in given.cluster.mapping("kubernetes.node_selector").items():
+    for name, value in cluster.mapping("kubernetes.node_selector").items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if not _QUALIFIED.fullmatch(name) or not _LABEL_VALUE.fullmatch(text):
-            raise given.error("node_selector", f"{name[:80]!a}: {text[:80]!a} is not a label of nodes")
+            raise _error(cluster, "node_selector", f"{name[:80]!a}: {text[:80]!a} is not a label of nodes")
         found[name] = text
     return found
 
@@ -225,13 +220,13 @@ _RULES: tuple[tuple[Callable[[Mapping[str, str]], bool], str], ...] = (
 )
 
 
-def _toleration(given: _Given, value: Mapping[str, Any]) -> Mapping[str, str]:
+def _toleration(cluster: Cluster, value: Mapping[str, Any]) -> Mapping[str, str]:
     one = {name: str(text) for name, text in value.items()}
     for is_wrong, sentence in _RULES:
         if is_wrong(one):
-            raise given.error("tolerations", sentence)
+            raise _error(cluster, "tolerations", sentence)
     if one.get("key") and not _QUALIFIED.fullmatch(one["key"]):
-        raise given.error("tolerations", f"{one['key'][:80]!a} is not the key of a taint")
+        raise _error(cluster, "tolerations", f"{one['key'][:80]!a} is not the key of a taint")
     return one
 
 

@@ -55,6 +55,7 @@ COLUMNS = (
     ("Comment", 128),
 )
 SQUEUE_FORMAT = ",".join(f"{name}:{width}" for name, width in COLUMNS)
+JOB_NUMBER = re.compile(r"[1-9][0-9]{0,18}")
 SACCT_FORMAT = "JobID,State,ExitCode,Start,End,NodeList,JobName"
 SINFO_FORMAT = "NodeList:64,StateLong:32,Gres:96,GresUsed:96"
 _SINFO_WIDTHS = (64, 32, 96, 96)

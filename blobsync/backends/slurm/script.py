@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from blobsync.backends.slurm.replies import MARK, PREPARING_MARK
+from blobsync.backends.slurm.replies import JOB_NUMBER, MARK, PREPARING_MARK
 from blobsync.base.errors import ConfigError
 from blobsync.base.exit_codes import OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT
 from blobsync.jobspec.spec import FIRST_MASTER_PORT, JOB_CODE, MASTER_PORTS, JobSpec, TaskArray, run_name
@@ -36,7 +36,6 @@ _DIRECTIVES = ("partition", "qos", "account", "constraint", "reservation", "gres
 
 # A value must not add lines to the script.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
-_JOB_NUMBER = re.compile(r"[1-9][0-9]{0,18}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _BODY = """\
@@ -280,7 +279,7 @@ def _whole(key: str, value: object) -> int:
 def _number(after: Mapping[str, Any]) -> str:
     """Slurm's number of the job that comes first."""
     number = str(after.get("native_id"))
-    if not _JOB_NUMBER.fullmatch(number):
+    if not JOB_NUMBER.fullmatch(number):
         raise ConfigError(f"{number!a} is not a Slurm job number", key="after")
     return number
 

@@ -59,7 +59,6 @@ from blobsync.jobspec.spec import (
 )
 from blobsync.local.names import local_problem
 
-_NUMBER = re.compile(r"[1-9][0-9]{0,18}")
 # A submission whose response was lost is looked up in the accounting of so many days; sacct's default is today.
 _LOOK_BACK = "now-7days"
 
@@ -118,7 +117,7 @@ class SlurmBackend:
         except BlobsyncError as error:
             return self._refused(spec, error)
         number = slurm_replies.submitted_id(done.stdout)
-        if done.returncode == 0 and _NUMBER.fullmatch(number):
+        if done.returncode == 0 and slurm_replies.JOB_NUMBER.fullmatch(number):
             return Accepted(JobRef(spec.run_id, number, folder))
         fewer = plan.spec.tasks is not None and slurm_replies.has_too_many_tasks(done.stderr)
         refusal = (TooManyTasksError if fewer else SubmissionError)(
@@ -135,7 +134,7 @@ class SlurmBackend:
         known = known or next(iter(self._accounting(f"--name={name}", "-S", _LOOK_BACK)), None)
         # The job recorded its number, even if Slurm has forgotten it.
         folder, written = self._login.find(f"{self._job_root}/{name}")
-        known = known or (written if _NUMBER.fullmatch(written) else None)
+        known = known or (written if slurm_replies.JOB_NUMBER.fullmatch(written) else None)
         return JobRef(spec.run_id, known, folder) if known else None
 
     def forget(self, spec: JobSpec) -> None:
@@ -327,7 +326,7 @@ def _with_size(info: RunInfo) -> RunInfo:
 
 
 def _number(ref: JobRef) -> str:
-    if not _NUMBER.fullmatch(ref.native_id):
+    if not slurm_replies.JOB_NUMBER.fullmatch(ref.native_id):
         raise JobError(f"{ref.native_id!a}, recorded for {ref.run_id}, is not a Slurm job number")
     return ref.native_id
 
