@@ -35,13 +35,6 @@ class Plan(Generic[_Request]):
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """The backend has accepted the job."""
-
-    ref: JobRef
-
-
-@dataclass(frozen=True, slots=True)
 class Refused:
     """The backend refused and did nothing; ``error`` is the reason."""
 
@@ -55,8 +48,8 @@ class Unknown:
     error: BlobsyncError
 
 
-# The outcome of a submission.
-Outcome = Accepted | Refused | Unknown
+# The outcome of a submission; a reference to the job if the backend has accepted it.
+Outcome = JobRef | Refused | Unknown
 # The response was lost, or the other side failed: the request may have been carried out.
 DOUBTFUL = (LostContactError, BackendFailingError)
 

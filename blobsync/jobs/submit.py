@@ -377,7 +377,7 @@ def hand_over(
             raise outcome.error
         if isinstance(outcome, Unknown):
             raise SubmissionUnknownError(f"{outcome.error.message}; {unknown}", hint=looks) from outcome.error
-        accepted = context.history.accept(record, outcome.ref)
+        accepted = context.history.accept(record, outcome)
         share(context, [accepted])
     except KeyboardInterrupt as stop:
         raise StoppedError(f"interrupted while {cluster.name} was asked; {unknown}", hint=looks) from stop

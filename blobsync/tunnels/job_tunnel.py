@@ -94,7 +94,8 @@ class BesideProgram:
         address = LOOPBACK
         argv = [sys.executable, "-I", "-c", source]
         if self._backend:
-            address = self._backend.program_address(self._record.ref, self._forward)
+            forward = PortForward(0, self.port, self._request.node, self._request.node_ssh)
+            address = self._backend.program_address(self._record.ref, forward)
             argv = list(self._backend.python_beside(self._record.ref, self._request.node, source))
         if address != LOOPBACK:
             self._note(
@@ -119,10 +120,6 @@ class BesideProgram:
             why = "; ".join(str(each) for each in (answer.get("error"), *said) if each) or "it printed nothing"
             raise JobError(f"{self._request.program} cannot run beside {self._record.run_id}: {why}")
         self.port = read_port(str(answer["port"]), "port")
-
-    @property
-    def _forward(self) -> PortForward:
-        return PortForward(0, self.port, self._request.node, self._request.node_ssh)
 
     def _first_answer(self, child: RunningProcess) -> dict[str, object]:
         """Its first line of JSON, or empty; a shell's start-up files may print other lines before."""

@@ -13,7 +13,7 @@ import pytest
 
 from blobsync.backends import create_backend
 from blobsync.backends.aml.aml_backend import AmlBackend
-from blobsync.backends.protocol import DOUBTFUL, Accepted, Backend, Refused, Scaling, Surroundings, Unknown
+from blobsync.backends.protocol import DOUBTFUL, Backend, Refused, Scaling, Surroundings, Unknown
 from blobsync.base.errors import JobError, JobNotFoundError, ProcessTimeoutError, UsageError
 from blobsync.base.process import Completed, ProcessRunner
 from blobsync.config.model import Cluster, Docker
@@ -48,8 +48,8 @@ class Place:
 
     def hand_over(self, spec: JobSpec) -> JobRef:
         outcome = self.backend.submit(self.backend.plan(spec), self.secrets)
-        assert isinstance(outcome, Accepted), outcome
-        return outcome.ref
+        assert isinstance(outcome, JobRef), outcome
+        return outcome
 
     def until(self, ref: JobRef, *states: State) -> RunInfo:
         wanted = states or tuple(state for state in State if state.is_final)

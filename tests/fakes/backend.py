@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from blobsync.backends.protocol import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Unknown
+from blobsync.backends.protocol import ClusterSummary, Holder, Outcome, Plan, Refused, Unknown
 from blobsync.base.errors import BackendUnavailableError, JobError, JobNotFoundError, LostContactError, SubmissionError
 from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State
 
@@ -39,7 +39,7 @@ class FakeBackend:
                 self._start(spec)
         if self.lost or spec.argv[0] == "vanish":
             return Unknown(LostContactError("there is no connection to the cluster"))
-        return Accepted(self._ref(spec))
+        return self._ref(spec)
 
     def locate(self, spec: JobSpec) -> JobRef | None:
         self._check()

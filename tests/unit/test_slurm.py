@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from blobsync.backends import create_backend
-from blobsync.backends.protocol import Accepted, PortForward, Refused, Surroundings, Unknown
+from blobsync.backends.protocol import PortForward, Refused, Surroundings, Unknown
 from blobsync.backends.slurm import replies as slurm_replies
 from blobsync.backends.slurm.script import build_script
 from blobsync.backends.slurm.slurm_backend import SlurmBackend
@@ -484,7 +484,7 @@ def test_everything_goes_through_ssh_when_there_is_a_login_node() -> None:
     plan = backend.plan(make_spec("echo", "a b"))
     assert plan.request.folder == "~/.blobsync/jobs/me_1_0badcafe"
     ref = backend.submit(plan, Secrets({"u": "sig=SENTINEL"}))
-    assert ref == Accepted(JobRef("me_1_0badcafe", "42", "/home/me/.blobsync/jobs/x"))
+    assert ref == JobRef("me_1_0badcafe", "42", "/home/me/.blobsync/jobs/x")
     assert {call.argv[:5] for call in process.calls} == {("ssh", "-o", "BatchMode=yes", "--", "me@login")}
     # Secrets are passed on standard input, never in an argument.
     assert not any("SENTINEL" in word for call in process.calls for word in call.argv)
@@ -520,7 +520,7 @@ def test_a_job_that_is_known_under_its_name_is_not_submitted_again() -> None:
     process = ScriptedProcess({sys.executable: file_work("/x"), "squeue": Completed(0, squeue_line(), "")})
     backend = make_backend(process)
     outcome = backend.submit(backend.plan(make_spec()), Secrets())
-    assert outcome == Accepted(JobRef("me_1_0badcafe", "17", "/x"))
+    assert outcome == JobRef("me_1_0badcafe", "17", "/x")
     assert "sbatch" not in process.programs()
 
 

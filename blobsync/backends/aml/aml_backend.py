@@ -27,7 +27,6 @@ from blobsync.backends.aml.sweep_job import MOST_TRIALS, is_sweep, read_sweep, t
 from blobsync.backends.port_forwarding import LOOPBACK, SshMachine, forward_line, machine_command
 from blobsync.backends.protocol import (
     DOUBTFUL,
-    Accepted,
     Backend,
     ClusterSummary,
     Holder,
@@ -87,7 +86,10 @@ class AmlBackend:
         self._workspace = load_workspace(cluster, environ=around.environ)
         login = make_credential or self._credential
 
-        self._client = AmlClient(self._workspace, login, cluster.file, around.note, self._trusted_hosts)
+        def trusted() -> Sequence[str]:
+            return load_user_config(around.environ).trusted_hosts
+
+        self._client = AmlClient(self._workspace, login, cluster.file, around.note, trusted)
         self._log_urls: dict[str, str] = {}
         # The runs of trials, by the sweep and the number of the task.
         self._trials: dict[tuple[str, int], str] = {}
@@ -119,7 +121,7 @@ class AmlBackend:
             answer = self._client.call("PUT", f"jobs/{run_name(spec.run_id)}", body, doing="submit")
         except BlobsyncError as error:
             return self._not_accepted(spec, error)
-        return Accepted(self._ref(spec.run_id, answer))
+        return self._ref(spec.run_id, answer)
 
     def locate(self, spec: JobSpec) -> JobRef | None:
         found = self._client.try_call(f"jobs/{run_name(spec.run_id)}", patient=False)
@@ -148,7 +150,7 @@ class AmlBackend:
         unknown = isinstance(error, DOUBTFUL) and not isinstance(error, BackendBusyError)
         try:
             if found := self.locate(spec):
-                return Accepted(found)
+                return found
         except BlobsyncError:
             unknown = isinstance(error, DOUBTFUL)
         if unknown:
@@ -322,9 +324,6 @@ class AmlBackend:
         service = self._client.history(f"runs/{name}/serviceinstances/{node}")
         address = read_address(service or AmlReply(), name, node)
         return machine_behind(find_az(self._around.process, self._around.environ), address)
-
-    def _trusted_hosts(self) -> Sequence[str]:
-        return load_user_config(self._around.environ).trusted_hosts
 
     def _credential(self) -> TokenCredential:
         from blobsync.store.azure_identity import credential

@@ -232,7 +232,9 @@ def build_kubernetes(spec: JobSpec, settings: KubernetesSettings) -> KubernetesR
         values = {"azurestorageaccountname": mount.account, SAS_KEY: ""}
         objects.append(place.secret(mount.name, "Opaque", values, {CONTAINER_NOTE: mount.container}))
         objects += _volume(place, mount)
-    objects.append(place.object("v1", "ConfigMap", name, {"data": _node_files(_on_node(spec, mounts))}))
+    told = _on_node(spec, mounts)
+    files = {"job.json": told.to_json() + "\n", **travelling_sources(told)}
+    objects.append(place.object("v1", "ConfigMap", name, {"data": files}))
     if _most_nodes(spec) > 1:
         service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {RUN_LABEL: name}}
         objects.append(place.object("v1", "Service", name, {"spec": service}))
@@ -447,11 +449,6 @@ def _on_node(spec: JobSpec, mounts: Sequence[Mount]) -> JobSpec:
         return replace(folder, mode="link", source=path, read_only=folder.mode == "ro_mount")
 
     return replace(spec, folders=tuple(map(placed, spec.folders)))
-
-
-def _node_files(spec: JobSpec) -> dict[str, str]:
-    """The files from which a node starts, by name; without secrets."""
-    return {"job.json": spec.to_json() + "\n", **travelling_sources(spec)}
 
 
 def _pod_template(

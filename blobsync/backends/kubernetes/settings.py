@@ -123,6 +123,7 @@ class KubernetesSettings:
 def read_settings(cluster: Cluster) -> KubernetesSettings:
     """Raises ``ConfigError`` for what a server would refuse."""
     settings = settings_of(cluster)
+    tolerations: Any = cluster.value("kubernetes.tolerations") or ()
     days = cluster.number("kubernetes.ttl_days", _TTL_DAYS)
     if days is None or days > _MOST_DAYS:
         raise _error(cluster, "ttl_days", f"must be at most {_MOST_DAYS}")
@@ -132,7 +133,7 @@ def read_settings(cluster: Cluster) -> KubernetesSettings:
         namespace=_text(cluster, "namespace", NAMESPACE, "the name of a namespace"),
         service_account=_text(cluster, "service_account", _SUBDOMAIN, "the name of a service account"),
         node_selector=_node_selector(cluster),
-        tolerations=tuple(_toleration(cluster, value) for value in _listed(cluster.value("kubernetes.tolerations"))),
+        tolerations=tuple(_toleration(cluster, value) for value in tolerations),
         priority_class=_text(cluster, "priority_class", _SUBDOMAIN, "the name of a priority class"),
         queue=_text(cluster, "queue", _QUEUE, "the name of one of Kueue's local queues"),
         cpu=_text(cluster, "cpu", _QUANTITY, "a number of CPUs: 4, 500m"),
@@ -228,7 +229,3 @@ def _toleration(cluster: Cluster, value: Mapping[str, Any]) -> Mapping[str, str]
     if one.get("key") and not _QUALIFIED.fullmatch(one["key"]):
         raise _error(cluster, "tolerations", f"{one['key'][:80]!a} is not the key of a taint")
     return one
-
-
-def _listed(value: object) -> tuple[Mapping[str, Any], ...]:
-    return value if isinstance(value, tuple) else ()

@@ -18,7 +18,7 @@ from blobsync.backends.kubernetes.object_names import QUEUE_LABEL, job_names, ob
 from blobsync.backends.kubernetes.replies import KubernetesJob
 from blobsync.backends.kubernetes.request import KubernetesRequest, mount_names
 from blobsync.backends.kubernetes.settings import RESTRICTED
-from blobsync.backends.protocol import DOUBTFUL, Accepted, Outcome, Refused, Unknown
+from blobsync.backends.protocol import DOUBTFUL, Outcome, Refused, Unknown
 from blobsync.base.errors import (
     BackendDeniedError,
     BackendUnavailableError,
@@ -53,7 +53,7 @@ class Submission:
         except BlobsyncError as error:
             return self._refused(error) if self._made else Refused(_submission_error(error))
         if jobs[0].released:
-            return Accepted(ref)
+            return ref
         try:
             for body in request.owned([job.uid for job in jobs], secrets, login):
                 self._make(body)
@@ -65,7 +65,7 @@ class Submission:
             return self._find_lost(error)
         except BlobsyncError as error:
             return self._refused(error)
-        return Accepted(ref)
+        return ref
 
     def ref(self) -> JobRef:
         return JobRef(self._spec.run_id, self._name, self._place.record)
@@ -131,7 +131,7 @@ class Submission:
         with suppress(BlobsyncError):
             job = self.find()
             if job and job.released:
-                return Accepted(self.ref())
+                return self.ref()
             if job and not self._remove():
                 return Refused(_submission_error(error))
         return Unknown(error)

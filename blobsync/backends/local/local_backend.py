@@ -18,7 +18,6 @@ from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of, most_gp
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.login_node import LoginNode
 from blobsync.backends.protocol import (
-    Accepted,
     ClusterSummary,
     Holder,
     Outcome,
@@ -107,10 +106,10 @@ class LocalBackend:
     def submit(self, plan: Plan[LocalRequest], secrets: Secrets) -> Outcome:
         known = self.locate(plan.spec)
         if known:
-            return Accepted(known)
+            return known
         try:
             self._demand_docker(plan.spec)
-            return Accepted(self._start(plan, secrets))
+            return self._start(plan, secrets)
         except BlobsyncError as error:
             refusal = error
         except OSError as error:

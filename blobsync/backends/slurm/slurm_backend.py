@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from blobsync.backends.login_node import LoginNode, RecordedEnd, TaskEnds
 from blobsync.backends.port_forwarding import LOOPBACK, SshMachine, forward_line, read_host, read_machine
 from blobsync.backends.protocol import (
-    Accepted,
     ClusterSummary,
     Holder,
     Outcome,
@@ -109,7 +108,7 @@ class SlurmBackend:
         except BlobsyncError as error:
             return self._refused(spec, error)
         if known:
-            return Accepted(known)
+            return known
         try:
             done = self._login.run(("sbatch", "--parsable", f"--chdir={folder}", f"{folder}/job.sh"))
         except LostContactError as error:
@@ -118,7 +117,7 @@ class SlurmBackend:
             return self._refused(spec, error)
         number = slurm_replies.submitted_id(done.stdout)
         if done.returncode == 0 and slurm_replies.JOB_NUMBER.fullmatch(number):
-            return Accepted(JobRef(spec.run_id, number, folder))
+            return JobRef(spec.run_id, number, folder)
         fewer = plan.spec.tasks is not None and slurm_replies.has_too_many_tasks(done.stderr)
         refusal = (TooManyTasksError if fewer else SubmissionError)(
             f"sbatch rejected the job: {slurm_replies.complaint(done.stderr)}",
@@ -144,7 +143,7 @@ class SlurmBackend:
         with suppress(BlobsyncError):
             known = self.locate(spec)
             if known:
-                return Accepted(known)
+                return known
         return Unknown(error)
 
     def _refused(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
@@ -319,12 +318,6 @@ def _with_tasks(info: RunInfo, recorded: TaskEnds) -> RunInfo:
     return replace(info, tasks=(*info.tasks, *more))
 
 
-def _with_size(info: RunInfo) -> RunInfo:
-    """A running job has the nodes requested last; when that changed is not recorded."""
-    now = NodeChange(time.time(), len(info.nodes), len(info.nodes), seen=True)
-    return replace(info, changes=(now,)) if info.state is State.RUNNING else info
-
-
 def _number(ref: JobRef) -> str:
     if not slurm_replies.JOB_NUMBER.fullmatch(ref.native_id):
         raise JobError(f"{ref.native_id!a}, recorded for {ref.run_id}, is not a Slurm job number")
@@ -353,7 +346,11 @@ def _of_these(
 def _info(run_id: str, job: slurm_replies.SlurmJob | None, end: RecordedEnd | None) -> RunInfo:
     """A job as Slurm has it (None: no longer), with what it recorded at its end."""
     if job is not None:
-        info = _with_size(slurm_replies.as_run_info(run_id, job))
+        info = slurm_replies.as_run_info(run_id, job)
+        if info.state is State.RUNNING:
+            # It has the nodes requested last; when that changed is not recorded.
+            size = len(info.nodes)
+            info = replace(info, changes=(NodeChange(time.time(), size, size, seen=True),))
     elif end is not None:
         info = RunInfo(run_id, State.FAILED if end.code else State.COMPLETED, exit_code=end.code, ended=end.at)
     else:
