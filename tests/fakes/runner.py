@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,3 +61,49 @@ class ScriptedRunner(ProcessRunner):
 
     def attach(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> int:
         return self.run(argv, env=env, cwd=cwd).returncode
+
+
+class FakeProcess(RunningProcess):
+    """A program that runs until it has a ``code``, and says these lines. ``stderr`` is the end of its errors."""
+
+    pid = 2**22 + 1
+
+    def __init__(self, code: int | None = None, *said: str, stderr: str = "") -> None:
+        self.code, self.stderr = code, stderr
+        self.sent: list[str] = []
+        self.stops = 0
+        self.argv: tuple[str, ...] = ()
+        self.env: Mapping[str, str] = {}
+        self._said = said
+
+    def lines(self) -> Iterator[str]:
+        yield from self._said
+
+    def send_line(self, text: str) -> None:
+        self.sent.append(text)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        return self.code
+
+    def stop(self) -> int:
+        self.stops += 1
+        return self.code or 0
+
+    def stderr_tail(self) -> str:
+        return self.stderr
+
+
+class Starting(ScriptedRunner):
+    """Starts these processes in their order, and then others that run."""
+
+    def __init__(self, *waiting: FakeProcess) -> None:
+        super().__init__()
+        self.waiting, self.started = list(waiting), list[FakeProcess]()
+
+    def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> RunningProcess:
+        process = self.waiting.pop(0) if self.waiting else FakeProcess()
+        process.argv, process.env = tuple(argv), env or {}
+        self.started.append(process)
+        return process

@@ -9,17 +9,33 @@ from pathlib import Path
 from blobsync.base.seals import SealKey
 from blobsync.direct.engine import DirectEngine
 from blobsync.plan.project_context import LivePart
-from blobsync.spread.shard import Shard, shard_body
+from blobsync.spread.shard import Shard, cut, shard_body
 from blobsync.spread.shared_store import FolderStore, SealedStore
 from blobsync.spread.spread_engine import Cutter
 from blobsync.spread.task import Ends, Task, Tools, task_name
-from blobsync.transfer.engines import Engine
+from blobsync.store.open_locations import OpenBlob
+from blobsync.transfer.engines import Engine, MoveTask
+from tests.fakes.store import MemoryStore
 
 KEY = SealKey(bytes(range(32)))
 
 
 def ends_of(*parts: LivePart) -> dict[tuple[str, str], Ends]:
     return {(str(each.source), str(each.destination)): Ends(each.source, each.destination) for each in parts}
+
+
+def put_shard(place: SealedStore, task: MoveTask) -> None:
+    """Leave all files of ``task`` to task 0."""
+    (shard,) = cut(task.part, task.actions, 1)
+    place.write(f"shards/{task_name(0)}", shard_body(shard))
+
+
+def store_of(task: MoveTask) -> MemoryStore:
+    """The store at the destination."""
+    assert isinstance(task.part.destination, OpenBlob)
+    store = task.part.destination.store
+    assert isinstance(store, MemoryStore)
+    return store
 
 
 def task_of(

@@ -14,15 +14,13 @@ from blobsync.base.locations import LocalLocation
 from blobsync.local.index import Index, PairIndex
 from blobsync.plan.transfer_plan import IndexKey
 from blobsync.spread.record import FileRecord, read_body, record_body
-from blobsync.spread.shard import cut, shard_body
 from blobsync.spread.shared_store import FolderStore, SealedStore
 from blobsync.spread.task import task_name
 from blobsync.spread.verified_records import TakenOver, take_over
-from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import MoveTask
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import copy, download, upload
-from tests.fakes.tasks_of_a_job import KEY, task_of
+from tests.fakes.tasks_of_a_job import KEY, put_shard, store_of, task_of
 
 
 @pytest.fixture
@@ -37,11 +35,6 @@ def known(tmp_path: Path) -> Iterator[Index]:
     index.close()
 
 
-def _put(place: SealedStore, task: MoveTask) -> None:
-    (shard,) = cut(task.part, task.actions, 1)
-    place.write(f"shards/{task_name(0)}", shard_body(shard))
-
-
 def _taken(place: SealedStore, known: Index, *tasks: MoveTask, begun_ns: int = 1 << 62) -> TakenOver:
     def records(key: IndexKey) -> PairIndex:
         return known.pair(*key.roots)
@@ -51,13 +44,6 @@ def _taken(place: SealedStore, known: Index, *tasks: MoveTask, begun_ns: int = 1
 
 def _on_record(known: Index, names: list[str]) -> list[str]:
     return sorted(known.pair("data", "blobs").get([f"x/{name}" for name in names]))
-
-
-def _store(task: MoveTask) -> MemoryStore:
-    assert isinstance(task.part.destination, OpenBlob)
-    store = task.part.destination.store
-    assert isinstance(store, MemoryStore)
-    return store
 
 
 @pytest.fixture
@@ -72,10 +58,10 @@ def task(tmp_path: Path) -> MoveTask:
 def test_what_tasks_recorded_is_in_the_index_as_far_as_both_ends_are_still_so(
     task: MoveTask, place: SealedStore, known: Index, tmp_path: Path
 ) -> None:
-    _put(place, task)
+    put_shard(place, task)
     assert task_of(place, 0, [task.part]).run()
     (tmp_path / "data" / "b").write_bytes(b"changed since")
-    store = _store(task)
+    store = store_of(task)
     store.add("sets/c", b"replaced since")
     assert _taken(place, known, task) == TakenOver(3, 1)
     assert _on_record(known, ["a", "b", "c"]) == ["x/a"]
@@ -92,7 +78,7 @@ def test_what_tasks_recorded_is_in_the_index_as_far_as_both_ends_are_still_so(
 
 
 def test_a_record_of_half_a_task_counts(task: MoveTask, place: SealedStore, known: Index) -> None:
-    _put(place, task)
+    put_shard(place, task)
     assert task_of(place, 0, [task.part]).run()
     name = f"records/{task_name(0)}"
     said = read_body(place.read(name) or b"", task.part.route)
@@ -103,7 +89,7 @@ def test_a_record_of_half_a_task_counts(task: MoveTask, place: SealedStore, know
 def test_a_record_without_a_seal_and_one_that_cannot_be_count_for_nothing(
     task: MoveTask, place: SealedStore, known: Index, tmp_path: Path
 ) -> None:
-    _put(place, task)
+    put_shard(place, task)
     assert task_of(place, 0, [task.part]).run()
     name = f"records/{task_name(0)}"
     sealed, said = place.read(name) or b"", read_body(place.read(name) or b"", task.part.route)
@@ -124,8 +110,8 @@ def test_of_an_upload_nothing_is_taken_for_moved_that_no_task_recorded(
     task: MoveTask, place: SealedStore, known: Index
 ) -> None:
     """The content of the planned version is unknown; the next plan compares it."""
-    _put(place, task)
-    _store(task).add("sets/a", b"a")
+    put_shard(place, task)
+    store_of(task).add("sets/a", b"a")
     assert _taken(place, known, task) == TakenOver(3, 0)
 
 
@@ -139,7 +125,7 @@ class Copied:
         self.there.add("y/old", b"planned")
         self.here.add("x/old", b"planned", with_md5=with_md5)
         self.task = copy(self.here, "x", self.there, "y", ["a", "old"])
-        _put(place, self.task)
+        put_shard(place, self.task)
 
 
 @pytest.mark.parametrize("with_md5", [True, False])
@@ -200,7 +186,7 @@ def test_what_was_downloaded_without_a_record_is_known_where_it_is_the_planned_v
         store.add(f"sets/{name}", b"planned")
     (root / "edited").write_bytes(b"planned")
     task = download(store, "sets", root, ["a", "edited"])
-    _put(place, task)
+    put_shard(place, task)
     if body is not None:
         (root / "a").write_bytes(body)
     assert _taken(place, known, task) == TakenOver(2, body == b"planned")

@@ -31,11 +31,10 @@ from blobsync.spread.spread_engine import (
     with_fewer_tasks,
 )
 from blobsync.spread.task import task_name
-from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import CollectedReport, MoveReport, MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, copy, download, moved_by, upload
-from tests.fakes.tasks_of_a_job import Job, Jobs
+from tests.fakes.tasks_of_a_job import Job, Jobs, store_of
 
 _FILES = 12
 
@@ -77,13 +76,6 @@ def _run(jobs: Jobs, task: MoveTask, listener: RecordingListener | None = None, 
     return moved_by(engine, task, listener)
 
 
-def _store(task: MoveTask) -> MemoryStore:
-    assert isinstance(task.part.destination, OpenBlob)
-    store = task.part.destination.store
-    assert isinstance(store, MemoryStore)
-    return store
-
-
 def _is_whole(report: CollectedReport, task: MoveTask) -> None:
     assert not report.failed
     assert sorted(each.action.path for each in report.moved) == sorted(each.path for each in task.actions)
@@ -95,7 +87,7 @@ def test_tasks_move_all_of_it_and_a_look_at_both_ends_verifies_it(task: MoveTask
     _is_whole(report, task)
     # Each has the present state of the blob, so that nothing is looked at once more.
     assert all(each.destination is not None for each in report.moved)
-    assert len(list(_store(task).list_blobs("sets/"))) == _FILES and not _store(task).asked("open")
+    assert len(list(store_of(task).list_blobs("sets/"))) == _FILES and not store_of(task).asked("open")
     assert listener.bytes == sum(range(_FILES))
     assert set(listener.workers) == {"task 0", "task 1", "task 2"}
     assert [sum(each) for each in zip(*listener.workers.values(), strict=True)] == [_FILES, sum(range(_FILES))]
@@ -117,8 +109,8 @@ def test_what_a_lost_task_did_not_record_is_another_jobs_and_moves_only_if_it_ha
             # It had moved half of its files before it was killed.
             for each in job.shards[1].actions[:2]:
                 assert isinstance(task.part.source, LocalLocation)
-                _store(task).add(f"sets/{each.path}", task.part.source.at(each.path).read_bytes())
-            put.extend(request.name for request in _store(task).requests if request.operation == "put")
+                store_of(task).add(f"sets/{each.path}", task.part.source.at(each.path).read_bytes())
+            put.extend(request.name for request in store_of(task).requests if request.operation == "put")
 
     jobs.do = do
     report = _run(jobs, task, listener)
@@ -128,9 +120,9 @@ def test_what_a_lost_task_did_not_record_is_another_jobs_and_moves_only_if_it_ha
     assert sorted(each.path for shard in jobs.jobs[1].shards for each in shard.actions) == sorted(lost)
     assert listener.notes == ["4 files of the job are left: it ended early, Completed; another job takes them"]
     # Under the condition of the plan the files that were there already were not replaced.
-    later = [request.name for request in _store(task).requests if request.operation == "put"][len(put) :]
+    later = [request.name for request in store_of(task).requests if request.operation == "put"][len(put) :]
     assert {f"sets/{name}" for name in lost[2:]} <= set(later)
-    assert all(_store(task).blobs[f"sets/{name}"].info.etag for name in lost)
+    assert all(store_of(task).blobs[f"sets/{name}"].info.etag for name in lost)
 
 
 def test_what_three_jobs_did_not_finish_fails_by_name(task: MoveTask, jobs: Jobs) -> None:
@@ -264,9 +256,9 @@ def test_a_blob_that_is_not_what_its_task_wrote_is_looked_at_by_the_next_job(
         jobs.carry(job)
         if len(jobs.jobs) == 1:
             if how == "removed":
-                _store(task).delete("sets/f5")
+                store_of(task).delete("sets/f5")
             else:
-                _store(task).add("sets/f5", b"yyyyy")
+                store_of(task).add("sets/f5", b"yyyyy")
 
     jobs.do = do
     report = _run(jobs, task)
@@ -278,7 +270,7 @@ def test_a_blob_that_is_not_what_its_task_wrote_is_looked_at_by_the_next_job(
         assert [(action.path, failure.code) for action, failure in report.failed] == [
             ("f5", FailureCode.CHANGED_MEANWHILE)
         ]
-        assert _store(task).body("sets/f5") == b"yyyyy"
+        assert store_of(task).body("sets/f5") == b"yyyyy"
 
 
 def test_a_source_that_changed_since_its_task_read_it_is_not_verified(task: MoveTask, jobs: Jobs) -> None:

@@ -19,14 +19,12 @@ from blobsync.base.locations import LocalLocation
 from blobsync.direct.engine import DirectEngine
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, ShardDone, read_body
-from blobsync.spread.shard import cut, shard_body
 from blobsync.spread.shared_store import FolderStore, SealedStore
 from blobsync.spread.task import TaskMissingError, task_name
-from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import copy, download, upload
-from tests.fakes.tasks_of_a_job import KEY, task_of
+from tests.fakes.tasks_of_a_job import KEY, put_shard, store_of, task_of
 from tests.waiting import wait_until
 
 _FILES = 10
@@ -46,24 +44,12 @@ def place(tmp_path: Path) -> SealedStore:
     return SealedStore(FolderStore(tmp_path / "place"), KEY, "run", lambda text: None)
 
 
-def _put(place: SealedStore, task: MoveTask) -> None:
-    (shard,) = cut(task.part, task.actions, 1)
-    place.write(f"shards/{task_name(0)}", shard_body(shard))
-
-
 def _recorded(place: SealedStore, task: MoveTask) -> list[Answer]:
     return read_body(place.read(f"records/{task_name(0)}") or b"", task.part.route)
 
 
 def _files(answers: list[Answer]) -> dict[str, FileRecord]:
     return {each.path: each for each in answers if isinstance(each, FileRecord)}
-
-
-def _store(task: MoveTask) -> MemoryStore:
-    assert isinstance(task.part.destination, OpenBlob)
-    store = task.part.destination.store
-    assert isinstance(store, MemoryStore)
-    return store
 
 
 class Fails:
@@ -82,7 +68,7 @@ class Fails:
 
 
 def test_a_task_moves_its_shard_and_writes_one_record(task: MoveTask, place: SealedStore) -> None:
-    _put(place, task)
+    put_shard(place, task)
     log: list[str] = []
     made = task_of(place, 0, [task.part])
     made.log = log.append
@@ -93,37 +79,37 @@ def test_a_task_moves_its_shard_and_writes_one_record(task: MoveTask, place: Sea
     for action in task.actions:
         record = found[action.path]
         assert isinstance(record.destination, RemoteState) and record.source is not None
-        assert record.destination.etag == _store(task).blobs[f"sets/{action.path}"].info.etag
+        assert record.destination.etag == store_of(task).blobs[f"sets/{action.path}"].info.etag
         assert record.source.md5 == record.destination.md5
     assert log == ["task 0 of data/x: 10 files, 45 B, 0 failed"]
 
 
 def test_a_task_that_is_done_does_nothing_when_it_is_run_again(task: MoveTask, place: SealedStore) -> None:
-    _put(place, task)
+    put_shard(place, task)
     assert task_of(place, 0, [task.part]).run()
-    before, asked = place.read(f"records/{task_name(0)}"), len(_store(task).requests)
+    before, asked = place.read(f"records/{task_name(0)}"), len(store_of(task).requests)
     again = Fails(0, None)
     assert task_of(place, 0, [task.part], again).run()
     assert not again.told and place.read(f"records/{task_name(0)}") == before
-    assert len(_store(task).requests) == asked
+    assert len(store_of(task).requests) == asked
 
 
 def test_a_task_that_was_killed_without_a_word_replaces_nothing_when_it_is_run_again(
     task: MoveTask, place: SealedStore
 ) -> None:
-    _put(place, task)
+    put_shard(place, task)
     for action in task.actions[:5]:
         assert isinstance(task.part.source, LocalLocation)
-        _store(task).add(f"sets/{action.path}", task.part.source.at(action.path).read_bytes())
+        store_of(task).add(f"sets/{action.path}", task.part.source.at(action.path).read_bytes())
     # One file is somebody else's.
-    _store(task).add("sets/f7", b"strange")
-    etags = {name: blob.info.etag for name, blob in _store(task).blobs.items()}
+    store_of(task).add("sets/f7", b"strange")
+    etags = {name: blob.info.etag for name, blob in store_of(task).blobs.items()}
     assert task_of(place, 0, [task.part]).run()
     found = _files(_recorded(place, task))
     assert {name for name, each in found.items() if each.failure} == {"f7"}
     assert found["f7"].failure is not None and found["f7"].failure.code is FailureCode.CHANGED_MEANWHILE
     for name, etag in etags.items():
-        assert _store(task).blobs[name].info.etag == etag
+        assert store_of(task).blobs[name].info.etag == etag
         there = found[name.removeprefix("sets/")].destination
         assert there is None or (isinstance(there, RemoteState) and there.etag == etag)
 
@@ -139,7 +125,7 @@ def test_what_a_killed_task_fetched_or_copied_is_found_by_its_content(
         here.add(f"p/{name}", name.encode())
     names = ["a", "b", "strange"]
     task = download(here, "p", root, names) if route == "download" else copy(here, "p", there, "q", names)
-    _put(place, task)
+    put_shard(place, task)
     for name, body in (("a", b"a"), ("strange", b"another")):
         if route == "download":
             (root / name).write_bytes(body)
@@ -155,7 +141,7 @@ def test_what_a_killed_task_fetched_or_copied_is_found_by_its_content(
 def test_ctrl_c_leaves_a_record_of_what_has_moved_and_the_next_run_goes_on_from_there(
     task: MoveTask, place: SealedStore
 ) -> None:
-    _put(place, task)
+    put_shard(place, task)
     with pytest.raises(KeyboardInterrupt):
         task_of(place, 0, [task.part], Fails(4, KeyboardInterrupt())).run()
     answers = _recorded(place, task)
@@ -167,12 +153,12 @@ def test_ctrl_c_leaves_a_record_of_what_has_moved_and_the_next_run_goes_on_from_
 
 
 def test_a_file_that_failed_before_is_tried_again(task: MoveTask, place: SealedStore) -> None:
-    _put(place, task)
-    _store(task).add("sets/f7", b"strange")
+    put_shard(place, task)
+    store_of(task).add("sets/f7", b"strange")
     engine = Fails(_FILES - 1, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         task_of(place, 0, [task.part], engine).run()
-    _store(task).delete("sets/f7")
+    store_of(task).delete("sets/f7")
     assert task_of(place, 0, [task.part]).run()
     assert not [each for each in _files(_recorded(place, task)).values() if each.failure]
 
@@ -180,7 +166,7 @@ def test_a_file_that_failed_before_is_tried_again(task: MoveTask, place: SealedS
 def test_what_the_engine_does_not_report_is_tried_once_more_and_then_left_open(
     task: MoveTask, place: SealedStore
 ) -> None:
-    _put(place, task)
+    put_shard(place, task)
     engine = Fails(3, None)
     assert not task_of(place, 0, [task.part], engine).run()
     assert [len(each.actions) for each in engine.told] == [10, 7]
@@ -191,7 +177,7 @@ def test_what_the_engine_does_not_report_is_tried_once_more_and_then_left_open(
 def test_without_its_own_sealed_shard_a_task_does_nothing(
     left: bytes | str | None, task: MoveTask, place: SealedStore, tmp_path: Path
 ) -> None:
-    _put(place, task)
+    put_shard(place, task)
     file = tmp_path / "place" / "shards" / task_name(0)
     if isinstance(left, str):
         place.write(f"shards/{task_name(1)}", place.read(f"shards/{task_name(0)}") or b"")
@@ -202,19 +188,19 @@ def test_without_its_own_sealed_shard_a_task_does_nothing(
         file.unlink()
     with pytest.raises(TaskMissingError, match="is not there as it was left"):
         task_of(place, 0, [task.part]).run()
-    assert not place.names("records") and not _store(task).blobs
+    assert not place.names("records") and not store_of(task).blobs
 
 
 def test_a_shard_between_other_ends_is_refused(task: MoveTask, place: SealedStore) -> None:
-    _put(place, task)
+    put_shard(place, task)
     other = replace(task.part, source=LocalLocation(Path("/elsewhere")))
     with pytest.raises(FormatError, match="other ends than the orders"):
         task_of(place, 0, [other]).run()
-    assert not _store(task).blobs
+    assert not store_of(task).blobs
 
 
 def test_a_store_that_is_down_is_the_tasks_error(task: MoveTask, place: SealedStore) -> None:
-    _put(place, task)
+    put_shard(place, task)
     with pytest.raises(StorageError, match="down"):
         task_of(place, 0, [task.part], Fails(2, StorageError("down"))).run()
 
@@ -225,7 +211,7 @@ def test_notes_of_the_engine_are_in_the_record(task: MoveTask, place: SealedStor
             listener.emit(Note("a sentence"))
             super().move(task, report, listener)
 
-    _put(place, task)
+    put_shard(place, task)
     assert task_of(place, 0, [task.part], Tells()).run()
     assert Note("a sentence") in _recorded(place, task)
 
@@ -235,7 +221,7 @@ def test_what_a_task_has_downloaded_is_on_the_disk_before_its_record(place: Seal
     for name in "ab":
         store.add(f"sets/{name}", name.encode())
     task = download(store, "sets", tmp_path / "data", ["a", "b"])
-    _put(place, task)
+    put_shard(place, task)
 
     def wait(files: Collection[str]) -> Mapping[str, OSError]:
         assert not place.names("records")
@@ -258,8 +244,8 @@ from pathlib import Path
 from blobsync.direct.engine import DirectEngine
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import download
-from tests.fakes.tasks_of_a_job import KEY, task_of
-from tests.unit.test_spread_task import _files, _put, _recorded
+from tests.fakes.tasks_of_a_job import KEY, put_shard, task_of
+from tests.unit.test_spread_task import _files, _recorded
 from blobsync.spread.record import ShardDone
 from blobsync.spread.shared_store import FolderStore, SealedStore
 
@@ -271,7 +257,7 @@ for name in names:
 (folder / "down").mkdir()
 task = download(store, "sets", folder / "down", names)
 place = SealedStore(FolderStore(folder / "place"), KEY, "run", print)
-_put(place, task)
+put_shard(place, task)
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from blobsync.backends.protocol import Refused, Surroundings
 from blobsync.backends.slurm.script import build_script
 from blobsync.base.errors import SubmissionError, TooManyTasksError, UsageError
 from blobsync.base.exit_codes import ENDED_ALONE_EXIT
-from blobsync.base.process import Completed, RunningProcess
+from blobsync.base.process import Completed
 from blobsync.config.model import Cluster
 from blobsync.jobspec.make_spec import SubmitRequest
 from blobsync.jobspec.spec import JobSpec, Secrets, State, StateChange, TaskArray
@@ -29,7 +29,7 @@ from blobsync.jobspec.sweep import sweep
 from tests.fakes.aml_configs import CONTAINER, load
 from tests.fakes.jobs import make_spec
 from tests.fakes.kubernetes import demand_valid, plan
-from tests.fakes.runner import ScriptedRunner
+from tests.fakes.runner import ScriptedRunner, Starting
 from tests.unit.project_files import NO_ENVIRON
 from tests.unit.test_kubernetes_replies import job, pod, shown
 from tests.unit.test_kubernetes_request import COPIED
@@ -289,39 +289,8 @@ def test_a_task_that_no_node_fits_is_named_by_its_number() -> None:
 # -- this machine --------------------------------------------------------------------------------------------------
 
 
-class Child:
-    """A task that runs until the test ends it."""
-
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        self.argv, self.env = list(argv), dict(env)
-        self.code: int | None = None
-        self.pid = 2**22 + 1
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        return self.code
-
-    def stderr_tail(self) -> str:
-        return "it broke" if self.code else ""
-
-    def lines(self) -> Iterator[str]:
-        return iter(())
-
-
-class Runner(ScriptedRunner):
-    def __init__(self) -> None:
-        super().__init__()
-        self.children: list[Any] = []
-
-    def start(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
-    ) -> RunningProcess:
-        self.children.append(Child(argv, env or {}))
-        child: RunningProcess = self.children[-1]
-        return child
-
-
-def _pool(tmp_path: Path, count: int, parallel: int) -> tuple[TaskPool, Runner, RunFiles]:
-    files, runner = RunFiles(tmp_path / "job"), Runner()
+def _pool(tmp_path: Path, count: int, parallel: int) -> tuple[TaskPool, Starting, RunFiles]:
+    files, runner = RunFiles(tmp_path / "job"), Starting()
     files.make({})
     spec = make_spec("true", tasks=TaskArray(count, parallel), options={"spread": {"count": count}})
     return TaskPool(spec, files, ("node",), runner, {"A": "b"}, (), lambda: 100.0), runner, files
@@ -330,19 +299,19 @@ def _pool(tmp_path: Path, count: int, parallel: int) -> tuple[TaskPool, Runner, 
 def test_so_many_tasks_run_at_a_time_in_their_order_and_each_knows_its_number(tmp_path: Path) -> None:
     pool, runner, files = _pool(tmp_path, 5, 2)
     assert files.phase() is State.PREPARING
-    assert pool.look(canceled=False) is None and len(runner.children) == 2 and files.phase() is State.RUNNING
+    assert pool.look(canceled=False) is None and len(runner.started) == 2 and files.phase() is State.RUNNING
     os.utime(files.folder / "phase", (7.0, 7.0))
-    runner.children[1].code = 0
-    assert pool.look(canceled=False) is None and len(runner.children) == 3
+    runner.started[1].code = 0
+    assert pool.look(canceled=False) is None and len(runner.started) == 3
     for _ in range(3):
-        for child in runner.children:
+        for child in runner.started:
             child.code = 0
         code = pool.look(canceled=False)
-    assert code == 0 and [child.env["BLOBSYNC_TASK"] for child in runner.children] == list("01234")
+    assert code == 0 and [child.env["BLOBSYNC_TASK"] for child in runner.started] == list("01234")
     # The job has run since its first task did.
     assert files.read_states(SavedState(State.RUNNING)) == (StateChange(7.0, State.RUNNING),)
-    roots = [child.argv[child.argv.index("--root") + 1] for child in runner.children]
-    assert len(set(roots)) == 5 and all(child.env["A"] == "b" for child in runner.children)
+    roots = [child.argv[child.argv.index("--root") + 1] for child in runner.started]
+    assert len(set(roots)) == 5 and all(child.env["A"] == "b" for child in runner.started)
 
 
 @pytest.mark.parametrize(("codes", "code"), [([0, 3], 3), ([-9, 1], 137), ([0, 0], 0)])
@@ -351,27 +320,27 @@ def test_the_code_of_an_array_is_the_highest_of_a_task_and_none_is_started_again
 ) -> None:
     pool, runner, files = _pool(tmp_path, 2, 2)
     pool.look(canceled=False)
-    for child, each in zip(runner.children, codes, strict=True):
-        child.code = each
-    assert pool.look(canceled=False) == code and len(runner.children) == 2
+    for child, each in zip(runner.started, codes, strict=True):
+        child.code, child.stderr = each, "it broke" if each else ""
+    assert pool.look(canceled=False) == code and len(runner.started) == 2
     assert ("it broke" in (files.log.read_text() if files.log.exists() else "")) is bool(code)
     assert [task.reason for task in files.read_tasks().values()] == ["it broke" if each else "" for each in codes]
 
 
 def test_gpus_are_divided_among_tasks_and_a_canceled_task_ends_alone(tmp_path: Path) -> None:
-    files, runner = RunFiles(tmp_path / "job"), Runner()
+    files, runner = RunFiles(tmp_path / "job"), Starting()
     files.make({})
     spec = make_spec("x", tasks=TaskArray(4, 0, numbers=(1, 2, 5, 9)), gpus_per_node=2, options={"in_place": "/p"})
     pool = TaskPool(spec, files, ("node",), runner, {}, list("abcde"), lambda: 100.0)
     pool.look(canceled=False)
-    assert [child.env["CUDA_VISIBLE_DEVICES"] for child in runner.children] == ["a,b", "c,d"]
+    assert [child.env["CUDA_VISIBLE_DEVICES"] for child in runner.started] == ["a,b", "c,d"]
     files.cancel_task(2)
     files.cancel_task(9)
     pool.look(canceled=False)
-    runner.children[0].code, runner.children[1].code = 0, 143
+    runner.started[0].code, runner.started[1].code = 0, 143
     pool.look(canceled=False)
-    assert [child.env["BLOBSYNC_TASK"] for child in runner.children] == ["1", "2", "5"]
-    runner.children[2].code = 0
+    assert [child.env["BLOBSYNC_TASK"] for child in runner.started] == ["1", "2", "5"]
+    runner.started[2].code = 0
     assert pool.look(canceled=False) == 0
     states = {number: task.state for number, task in files.read_tasks().items()}
     done, gone = State.COMPLETED, State.CANCELED
@@ -385,11 +354,11 @@ def test_a_canceled_array_begins_nothing_and_ends_when_its_tasks_have(tmp_path: 
     pool, runner, _ = _pool(tmp_path, 5, 2)
     pool.look(canceled=False)
     assert pool.look(canceled=True) is None
-    for child in runner.children:
+    for child in runner.started:
         child.code = 143
-    assert pool.look(canceled=True) == 143 and len(runner.children) == 2
+    assert pool.look(canceled=True) == 143 and len(runner.started) == 2
     waiting, none, _ = _pool(tmp_path / "other", 5, 2)
-    assert waiting.look(canceled=True) == 143 and not none.children
+    assert waiting.look(canceled=True) == 143 and not none.started
 
 
 def test_this_machine_takes_so_many_tasks_at_a_time(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -28,12 +27,11 @@ from blobsync.backends.port_forwarding import (
     read_port,
 )
 from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
-from blobsync.base.process import RunningProcess
 from blobsync.node.standalone.tensorboard_jupyter import choose_port, environment_of, program_words, wait_until_open
 from blobsync.tunnels.job_tunnel import TunnelRequest, demand_tunnel
 from blobsync.tunnels.named import NamedTunnel, TunnelFolder, Tunnels, keep_tunnel
 from blobsync.tunnels.tunnel_keeper import TunnelKeeper
-from tests.fakes.runner import ScriptedRunner
+from tests.fakes.runner import FakeProcess, Starting
 from tests.servers.other_user import needs_root, program_of_another_user
 
 QUIET = (
@@ -227,48 +225,9 @@ def test_a_request_that_opens_nothing_is_refused(asked: TunnelRequest) -> None:
 # -- keeping one open -------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class FakeLine(RunningProcess):
-    """A program that runs until it is ``ended``."""
-
-    ended: int | None = None
-    says: str = ""
-    stopped: bool = False
-    pid: int = 1
-
-    def lines(self) -> Iterator[str]:
-        return iter(())
-
-    def send_line(self, text: str) -> None: ...
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        return self.ended
-
-    def stop(self) -> int:
-        self.stopped = True
-        return 0
-
-    def stderr_tail(self) -> str:
-        return self.says
-
-
-@dataclass
-class Lines(ScriptedRunner):
-    """Starts these programs in order."""
-
-    waiting: list[FakeLine] = field(default_factory=list)
-    started: list[FakeLine] = field(default_factory=list)
-
-    def start(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
-    ) -> RunningProcess:
-        self.started.append(self.waiting.pop(0))
-        return self.started[-1]
-
-
-def make_keeper(*lines: FakeLine) -> tuple[TunnelKeeper, Lines, list[float], list[str]]:
+def make_keeper(*lines: FakeProcess) -> tuple[TunnelKeeper, Starting, list[float], list[str]]:
     clock, notes = [100.0], list[str]()
-    runner = Lines(waiting=list(lines))
+    runner = Starting(*lines)
     keeper = TunnelKeeper(
         lambda: ("ssh", "x"), 8888, runner, {}, note=notes.append, answers=lambda port: True, clock=lambda: clock[0]
     )
@@ -276,11 +235,11 @@ def make_keeper(*lines: FakeLine) -> tuple[TunnelKeeper, Lines, list[float], lis
 
 
 def test_a_line_that_drops_is_started_again_after_a_pause() -> None:
-    first, second = FakeLine(), FakeLine()
+    first, second = FakeProcess(), FakeProcess()
     keeper, runner, clock, notes = make_keeper(first, second)
     keeper.open()
     assert keeper.reopen_if_lost() and keeper.reopen_if_lost() and len(runner.started) == 1
-    first.ended, first.says = 255, "Timeout, server not responding."
+    first.code, first.stderr = 255, "Timeout, server not responding."
     assert not keeper.reopen_if_lost() and not keeper.reopen_if_lost() and len(runner.started) == 1
     assert keeper.problem == "Timeout, server not responding."
     clock[0] += 1.1
@@ -291,15 +250,15 @@ def test_a_line_that_drops_is_started_again_after_a_pause() -> None:
     ]
     keeper.close()
     keeper.close()
-    assert second.stopped and not first.stopped
+    assert second.stops and not first.stops
 
 
 def test_failures_in_a_row_are_reported_once_and_tried_less_and_less_often() -> None:
-    dead = [FakeLine(255, "Connection refused") for _ in range(9)]
-    first = FakeLine()
+    dead = [FakeProcess(255, stderr="Connection refused") for _ in range(9)]
+    first = FakeProcess()
     keeper, runner, clock, notes = make_keeper(first, *dead)
     keeper.open()
-    first.ended, first.says = 255, "ssh could not open the tunnel: Connection refused"
+    first.code, first.stderr = 255, "ssh could not open the tunnel: Connection refused"
     for _ in range(150):
         keeper.reopen_if_lost()
         clock[0] += 1.0
@@ -307,7 +266,7 @@ def test_failures_in_a_row_are_reported_once_and_tried_less_and_less_often() -> 
 
 
 def test_a_line_that_never_opens_says_what_ssh_says() -> None:
-    keeper, *_ = make_keeper(FakeLine(255, "a\nb\nroot@x: Permission denied (publickey).\n"))
+    keeper, *_ = make_keeper(FakeProcess(255, stderr="a\nb\nroot@x: Permission denied (publickey).\n"))
     with pytest.raises(
         BackendUnavailableError, match=r"ssh could not open the tunnel: a; b; root@x: Permission denied"
     ):
@@ -317,11 +276,11 @@ def test_a_line_that_never_opens_says_what_ssh_says() -> None:
 def test_a_port_taken_by_another_program_is_an_error() -> None:
     """Another program answers, and the command ends at once because it cannot listen."""
 
-    class EndsSoon(FakeLine):
+    class EndsSoon(FakeProcess):
         def wait(self, timeout: float | None = None) -> int | None:
             return 255 if timeout and timeout > 0.2 else None
 
-    keeper, *_ = make_keeper(EndsSoon(says="cannot listen to port: 8888"))
+    keeper, *_ = make_keeper(EndsSoon(stderr="cannot listen to port: 8888"))
     with pytest.raises(BackendUnavailableError, match="cannot listen"):
         keeper.open()
 
@@ -445,10 +404,10 @@ def test_a_tunnel_for_a_job_closes_when_the_job_has_ended(tmp_path: Path) -> Non
         port = answering.getsockname()[1]
         tunnel = {"name": "x", "machine": "box", "local_port": port}
         folder.write(folder.order, {"tunnel": tunnel, "port": port, "project": "", "job_id": "me_1_0badcafe"})
-        line = FakeLine()
+        line = FakeProcess()
         clock = iter(range(0, 1000, 3))
-        assert keep_tunnel(folder, Lines(waiting=[line]), {}, lambda: True, clock=lambda: next(clock)) == 0
-    assert line.stopped and folder.read() == {
+        assert keep_tunnel(folder, Starting(line), {}, lambda: True, clock=lambda: next(clock)) == 0
+    assert line.stops and folder.read() == {
         "open": True,
         "port": port,
         "restarts": 0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from blobsync.base.errors import CredentialError, LoginRequiredError
 from blobsync.base.events import Note
 from blobsync.base.plain_json import parse_object
-from blobsync.base.process import RunningProcess
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.spread.orders import Handed, handed_line, read_handed
 from blobsync.spread.record import Answer, Ask, Ready, ShardDone, answer_line
@@ -18,50 +16,17 @@ from blobsync.spread.shard import Shard, cut
 from blobsync.spread.worker_pipe import Credentials, WorkerLostError, WorkerPipe
 from blobsync.store.rest.request_signing import BearerSigner, SasSigner, Signer
 from blobsync.transfer.engines import MoveTask
-from tests.fakes.runner import ScriptedRunner
+from tests.fakes.runner import FakeProcess, Starting
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import copy, upload
 
 _SAS = SasToken.parse("sv=1&se=2099-01-01&sig=c2VudGluZWw%3D")
 
 
-class Process(RunningProcess):
-    """Says these lines. ``stops`` counts how often it was stopped; ``code`` is what it ends with, and ``waits`` what
-    it has ended with when somebody waits for it."""
-
-    pid = 100
-
-    def __init__(self, *said: Answer | str, code: int = 0, waits: int | None = 0, stderr: str = "") -> None:
-        self.sent: list[str] = []
-        self.stops = 0
-        self._said, self._code, self._waits, self._stderr = (Ready(), *said), code, waits, stderr
-
-    def lines(self) -> Iterator[str]:
-        yield from (each if isinstance(each, str) else answer_line(each) for each in self._said)
-
-    def send_line(self, text: str) -> None:
-        self.sent.append(text)
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        return self._waits
-
-    def stop(self) -> int:
-        self.stops += 1
-        return self._code
-
-    def stderr_tail(self) -> str:
-        return self._stderr
-
-
-class One(ScriptedRunner):
-    """Starts this process."""
-
-    def __init__(self, process: Process) -> None:
-        super().__init__()
-        self._process = process
-
-    def start(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Process:
-        return self._process
+def _process(*said: Answer | str, code: int | None = 0, stderr: str = "") -> FakeProcess:
+    """A worker that says these lines."""
+    lines = [each if isinstance(each, str) else answer_line(each) for each in (Ready(), *said)]
+    return FakeProcess(code, *lines, stderr=stderr)
 
 
 @pytest.fixture
@@ -70,9 +35,11 @@ def task(tmp_path: Path) -> MoveTask:
     return upload(tmp_path, MemoryStore("box"), "sets", ["a"])
 
 
-def _pipe(process: Process, task: MoveTask, signer: Signer | None = None, sas: SasToken | None = _SAS) -> WorkerPipe:
+def _pipe(
+    process: FakeProcess, task: MoveTask, signer: Signer | None = None, sas: SasToken | None = _SAS
+) -> WorkerPipe:
     credentials = Credentials(lambda container: signer or SasSigner(_SAS), lambda end: sas, {})
-    return WorkerPipe(One(process), task.part, credentials, processes=1)
+    return WorkerPipe(Starting(process), task.part, credentials, processes=1)
 
 
 def _shard(task: MoveTask) -> Shard:
@@ -81,13 +48,13 @@ def _shard(task: MoveTask) -> Shard:
 
 @pytest.mark.parametrize(("waits", "stops"), [(0, 0), (130, 0), (None, 1)])
 def test_only_a_worker_that_does_not_end_by_itself_is_killed(task: MoveTask, waits: int | None, stops: int) -> None:
-    process = Process(waits=waits)
+    process = _process(code=waits)
     _pipe(process, task).end()
     assert process.stops == stops
 
 
 def test_a_worker_that_sends_what_is_no_record_is_stopped(task: MoveTask) -> None:
-    process = Process("nonsense")
+    process = _process("nonsense")
     with pytest.raises(WorkerLostError, match="it sent what is no record"):
         list(_pipe(process, task).carry(_shard(task)))
     assert process.stops == 1
@@ -103,7 +70,7 @@ def test_a_worker_that_sends_what_is_no_record_is_stopped(task: MoveTask) -> Non
     ],
 )
 def test_the_last_line_of_a_worker_is_shown_only_where_it_failed_by_itself(task: MoveTask, code: int, how: str) -> None:
-    process = Process(code=code, stderr="first\nthe last line")
+    process = _process(code=code, stderr="first\nthe last line")
     with pytest.raises(WorkerLostError) as lost:
         list(_pipe(process, task).carry(_shard(task)))
     assert str(lost.value) == how
@@ -113,7 +80,7 @@ def test_a_token_is_renewed_only_where_the_service_refused_the_last(task: MoveTa
     count = iter(range(100))
     signer = BearerSigner(lambda: (Secret(f"token-{next(count)}"), 1e12))
     asked = [Ask(what, "destination") for what in ("token", "token", "renewed", "token")]
-    process = Process(*asked, Note("what it had to say"), ShardDone(0))
+    process = _process(*asked, Note("what it had to say"), ShardDone(0))
     assert list(_pipe(process, task, signer).carry(_shard(task))) == [Note("what it had to say")]
     given = [f"token-{number}" for number in (0, 0, 1, 1)]
     assert process.sent[-4:] == [handed_line(Handed(Secret(each), 1e12)) for each in given]
@@ -124,7 +91,7 @@ def test_a_copy_gets_the_key_of_its_source_if_there_is_one(sas: SasToken | None)
     here = MemoryStore("here")
     here.add("x/a", b"1")
     task = copy(here, "x", MemoryStore("there"), "y", ["a"])
-    process = Process(Ask("source_sas", "source"), ShardDone(0))
+    process = _process(Ask("source_sas", "source"), ShardDone(0))
     assert not list(_pipe(process, task, sas=sas).carry(_shard(task)))
     assert process.sent[-1] == handed_line(Handed(Secret(sas.reveal()) if sas else None))
 
@@ -134,7 +101,7 @@ def test_what_no_worker_can_have_is_refused_by_name(task: MoveTask) -> None:
         raise LoginRequiredError("nobody is signed in", hint="az login")
 
     def refused(signer: Signer, ask: Ask) -> CredentialError:
-        process = Process(ask, ShardDone(0))
+        process = _process(ask, ShardDone(0))
         assert not list(_pipe(process, task, signer).carry(_shard(task)))
         handed = read_handed(parse_object(process.sent[-1]))
         assert handed.problem is not None
