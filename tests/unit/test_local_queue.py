@@ -66,37 +66,30 @@ def test_jobs_go_in_the_order_in_which_they_came(jobs: Jobs) -> None:
         (State.CANCELED, State.CANCELED, "first, which had to complete first, is Canceled"),
         (State.RUNNING, State.CANCELED, "first, which had to complete first, is gone"),
         (None, State.CANCELED, "first, which had to complete first, is gone"),
+        # It was stopped while it waited.
+        ("stopped", State.CANCELED, ""),
     ],
 )
 def test_a_job_runs_after_one_that_has_completed_and_else_never(
-    tmp_path: Path, first: State | None, state: State, reason: str
+    tmp_path: Path, first: State | str | None, state: State, reason: str
 ) -> None:
     before, files = RunFiles(tmp_path / "jobs/first"), RunFiles(tmp_path / "jobs/second")
-    if first is not None:
-        before.folder.mkdir(parents=True)
-        before.write_status(SavedState(first))
-        before.lock.touch()
-        before.local.touch()
     options: Any = {"after": {"run_id": "first", "native_id": "first"}, "in_place": str(tmp_path)}
     spec = make_spec("true", run_id="second", options=options)
     local = {"slots": 1, "gpus": [], "queue": str(tmp_path / "queue"), "command": ["true"]}
     files.make({files.job: spec.to_json(), files.local: json.dumps(local), files.secrets: "{}"})
+    if first is not None:
+        before.folder.mkdir(parents=True)
+        before.write_status(SavedState(first if isinstance(first, State) else State.RUNNING))
+    if isinstance(first, State):
+        before.lock.touch()
+        before.local.touch()
+    elif first:
+        files.cancel.touch()
     Supervisor(files, ProcessRunner(), dict(os.environ)).run()
     status = files.read_status()
     assert status is not None and (status.state, status.reason) == (state, reason)
     assert not files.secrets.exists() and LocalQueue(tmp_path / "queue").entries() == []
-
-
-def test_what_waits_for_another_job_can_be_stopped(tmp_path: Path) -> None:
-    before, files = RunFiles(tmp_path / "jobs/first"), RunFiles(tmp_path / "jobs/second")
-    before.folder.mkdir(parents=True)
-    before.write_status(SavedState(State.RUNNING))
-    spec = make_spec("true", run_id="second", options={"after": {"run_id": "first", "native_id": "first"}})
-    local = {"slots": 1, "gpus": [], "queue": str(tmp_path / "queue"), "command": ["true"]}
-    files.make({files.job: spec.to_json(), files.local: json.dumps(local), files.secrets: "{}", files.cancel: ""})
-    Supervisor(files, ProcessRunner(), dict(os.environ)).run()
-    status = files.read_status()
-    assert status is not None and (status.state, status.reason) == (State.CANCELED, "")
 
 
 def test_gpus_are_given_once_and_come_back(jobs: Jobs) -> None:

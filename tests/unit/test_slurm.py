@@ -289,28 +289,19 @@ def test_a_time_cannot_add_an_option_to_its_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "state"),
+    ("words", "state"),
     [
-        ("PENDING", State.QUEUED),
-        ("REQUEUED", State.QUEUED),
-        ("SUSPENDED", State.QUEUED),
-        ("CONFIGURING", State.PREPARING),
-        ("RUNNING", State.RUNNING),
-        ("COMPLETING", State.RUNNING),
-        ("COMPLETED", State.COMPLETED),
-        ("FAILED", State.FAILED),
-        ("TIMEOUT", State.FAILED),
-        ("NODE_FAIL", State.FAILED),
-        ("OUT_OF_MEMORY", State.FAILED),
-        ("PREEMPTED", State.FAILED),
-        ("CANCELLED", State.CANCELED),
-        ("CANCELLED by 1000", State.CANCELED),
-        ("CANCELLED+", State.CANCELED),
-        ("SOMETHING_NEW", State.UNKNOWN),
+        (("PENDING", "REQUEUED", "SUSPENDED"), State.QUEUED),
+        (("CONFIGURING",), State.PREPARING),
+        (("RUNNING", "COMPLETING"), State.RUNNING),
+        (("COMPLETED",), State.COMPLETED),
+        (("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"), State.FAILED),
+        (("CANCELLED", "CANCELLED by 1000", "CANCELLED+"), State.CANCELED),
+        (("SOMETHING_NEW",), State.UNKNOWN),
     ],
 )
-def test_slurms_words(word: str, state: State) -> None:
-    assert slurm_replies.SlurmJob("1", word).state is state
+def test_slurms_words(words: tuple[str, ...], state: State) -> None:
+    assert {slurm_replies.SlurmJob("1", word).state for word in words} == {state}
 
 
 def test_a_preempted_job_that_waits_again_is_queued_with_one_restart_more() -> None:
