@@ -11,8 +11,8 @@ import jsonschema
 
 from blobsync.base.errors import UsageError
 from blobsync.cli.command_words import SECTIONS
-from blobsync.cli.documents.schemas import answers, document_schema
 from blobsync.cli.main import in_our_words
+from blobsync.cli.schema import ANSWERS, document_schema
 from tools.docs_site.command_tree import root_command
 
 # The beginning of every document of ours; a job's output begins otherwise.
@@ -61,7 +61,7 @@ def command_of(words: Sequence[str]) -> str:
         return ""
     main = {name: word.names[0] for _, each in SECTIONS for word in each for name in word.names}
     first, second = main.get("".join(plain[:1]), ""), "".join(plain[1:2])
-    known = answers()
+    known = ANSWERS
     if f"{first} {second}" in known:
         return f"{first} {second}"
     short = {"tunnel": "tunnel job", "keep": "keep start"}
@@ -87,7 +87,7 @@ def _options_with_value() -> frozenset[str]:
 
 @cache
 def _validator(command: str) -> Any:
-    return jsonschema.Draft202012Validator(document_schema(command, answers().get(command, ())))
+    return jsonschema.Draft202012Validator(document_schema(command, ANSWERS.get(command, ())))
 
 
 def _thinned(value: Any) -> Any:

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from blobsync.cli.command_tree import build_app
+from blobsync.cli.commands import build_app
 from tests.source import ROOT
 
 # What these run belongs to another program from its first word on.

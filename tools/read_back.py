@@ -500,7 +500,6 @@ ROWS: tuple[ReadBack, ...] = (
         (
             "cli.demo:change_some",
             "cli.demo:checksums",
-            "cli.demo:_a_link_to_one_file",
             "jobs.foreground:_without_folders",
             "local.sorted_runs:_RowFile.read",
             "plan.saved_plan:_demand_readable",

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import LoginRequiredError, UsageError
 from blobsync.base.formatting import seconds_of
-from blobsync.cli.confirm import confirm
+from blobsync.cli.commands import Commands, argument, option
 from blobsync.cli.output import Result
-from blobsync.cli.session import Commands, Session, argument, option
+from blobsync.cli.session import Session, confirm
 
 if TYPE_CHECKING:
     from blobsync.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from blobsync.base.errors import UsageError
+from blobsync.cli.commands import Commands, argument, option
 from blobsync.cli.output import Result
-from blobsync.cli.session import Commands, Session, argument, option
+from blobsync.cli.session import Session
 from blobsync.config.known_keys import PLATFORMS
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster

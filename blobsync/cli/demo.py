@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -25,11 +24,11 @@ from urllib.parse import urlsplit
 import typer
 
 from blobsync.base.errors import BlobsyncError, UsageError
-from blobsync.base.locations import BlobContainer
 from blobsync.base.process import ProcessRunner, python_module
 from blobsync.base.redaction import Secret
+from blobsync.cli.commands import NO_CLUSTER, Commands, argument, option
 from blobsync.cli.output import Result
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, option
+from blobsync.cli.session import Session
 from blobsync.config.scaffold import NewFile, StorageAnswers, first_files, write_files
 from blobsync.emulator import Emulator, EmulatorState, make_container, new_key
 
@@ -55,8 +54,7 @@ def demo(
     if session.json:
         raise UsageError("demo shows its commands as they run, so it has no --json")
     shown = run_demo(folder, keep=keep, environ=session.environ, say=typer.echo)
-    seconds = sum(each for _, each in shown.seconds)
-    moved = f"{shown.files:,} files, {shown.size / 1e6:.1f} MB, {len(shown.seconds)} commands in {seconds:.1f} s"
+    moved = f"{shown.files:,} files, {shown.size / 1e6:.1f} MB, {shown.commands} commands in {shown.seconds:.1f} s"
     lines = ["", f"All {len(shown.checks)} checks passed: {moved}."]
     if keep or folder is not None:
         lines.append(f"Kept: {shown.folder}/here and {shown.folder}/there.")
@@ -82,9 +80,8 @@ def copy_data_set(target: Path, max_files: int = MAX_FILES) -> tuple[int, int]:
             continue
         if files >= max_files or size + length > MAX_BYTES:
             break
-        copy = target / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, copy)
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target / name)
         files, size = files + 1, size + length
     return files, size
 
@@ -125,19 +122,9 @@ def checksums(folder: Path) -> dict[str, str]:
     }
 
 
-def write_project(root: Path, clusters: Mapping[str, tuple[BlobContainer, Secret]]) -> None:
-    """Write ``aux_data/`` of a project whose ``data`` is in one container per cluster."""
-    for cluster, (container, key) in clusters.items():
-        place = (container.account, container.name, "key", container.endpoint)
-        of_cluster, account = first_files(StorageAnswers(*place, ("data",), "projects/demo", cluster))
-        values = {**account.values, "account_key": key.reveal()}
-        write_files(root, [of_cluster, NewFile(account.name, "", values, is_private=True)])
-
-
 # The default cluster, and one in another storage account.
 _HOME, _AWAY = "aml", "east"
 _ACCOUNTS = {_HOME: "demowest", _AWAY: "demoeast"}
-_CONTAINER = "research"
 _PATH = "data/library"
 
 
@@ -157,56 +144,65 @@ def run_demo(
     if folder and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} already exists and is not empty", hint="choose a new folder")
     emulator = Emulator(environ=environ, note=say)
-    keys = {cluster: new_key() for cluster in _ACCOUNTS}
-    accounts = {_ACCOUNTS[cluster]: key for cluster, key in keys.items()}
+    keys = {account: new_key() for account in _ACCOUNTS.values()}
     own = Path(tempfile.mkdtemp(prefix="blobsync-demo-")) if folder is None else folder.absolute()
-    kept = keep or folder is not None
     try:
-        server = nullcontext(emulator.start(accounts, in_memory=True)) if keep else emulator.session(accounts)
+        server = nullcontext(emulator.start(keys, in_memory=True)) if keep else emulator.session(keys)
         with server as state:
-            show = ShownCommands(own, environ, say, ProcessRunner())
-            _play(show, state, keys, max_files)
+            show = ShownCommands(own, environ, say)
+            _write_projects(own, state, keys)
+            _play(show, own / "here" / _PATH, own / "there" / _PATH, max_files)
     finally:
-        if not kept:
+        if not keep and folder is None:
             shutil.rmtree(own, ignore_errors=True)
     return show
 
 
-@dataclass
+def _write_projects(folder: Path, state: EmulatorState, keys: Mapping[str, Secret]) -> None:
+    """Write ``aux_data/`` of two checkouts of a project whose ``data`` is in one container per cluster."""
+    for cluster, account in _ACCOUNTS.items():
+        container, key = state.container(account, "research"), keys[account]
+        make_container(container, key)
+        place = (container.account, container.name, "key", container.endpoint)
+        of_cluster, of_account = first_files(StorageAnswers(*place, ("data",), "projects/demo", cluster))
+        values = {**of_account.values, "account_key": key.reveal()}
+        for root in (folder / "here", folder / "there"):
+            write_files(root, [of_cluster, NewFile(of_account.name, "", values, is_private=True)])
+
+
 class ShownCommands:
-    """Runs commands, prints them, and measures their times (``seconds``). ``files`` of ``size`` bytes are the data set;
-    ``folder`` is removed unless it was to be kept."""
+    """Runs commands below ``folder``, prints them, and measures their time in all (``seconds``). ``files`` of ``size``
+    bytes are the data set."""
 
-    folder: Path
-    environ: Mapping[str, str] = field(repr=False)
-    say: Callable[[str], None]
-    runner: ProcessRunner
-    checks: list[str] = field(default_factory=list)
-    seconds: list[tuple[str, float]] = field(default_factory=list)
-    files: int = 0
-    size: int = 0
-
-    def title(self, text: str) -> None:
-        self.say(f"\n== {text}")
+    def __init__(self, folder: Path, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+        self.folder = folder
+        self.say = say
+        self.checks: list[str] = []
+        self.commands, self.seconds = 0, 0.0
+        self.files = self.size = 0
+        self._runner = ProcessRunner()
+        # Remove variables of the user's shell that point at another configuration or set a proxy for 127.0.0.1.
+        kept = {name: value for name, value in environ.items() if name != "AML_CONFIG_PATH"}
+        self._environ = {**kept, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 
     def run(self, place: str, *words: str) -> None:
         """Run one command in the project ``place``; it must succeed."""
         shown = shlex.join(["blobsync", *words])
         self.say(f"\n{place}$ {shown}")
         started = time.monotonic()
-        code = self.runner.attach(_argv(*words), env=self._child_environ(), cwd=self.folder / place)
-        self.seconds.append((shown, time.monotonic() - started))
+        code = self._runner.attach((*python_module("blobsync"), *words), env=self._environ, cwd=self.folder / place)
+        self.commands, self.seconds = self.commands + 1, self.seconds + time.monotonic() - started
         if code:
             raise BlobsyncError(f"the demo stopped: {shown} ended with exit code {code}")
 
-    def ask(self, place: str, *words: str) -> dict[str, Any]:
+    def ask(self, *words: str) -> dict[str, Any]:
         """Run one command with ``--json``; returns its ``data``."""
-        shown = shlex.join(["blobsync", *words, "--json"])
-        done = self.runner.run(_argv(*words, "--json"), env=self._child_environ(), cwd=self.folder / place)
+        words = (*words, "--json")
+        argv = (*python_module("blobsync"), *words)
+        done = self._runner.run(argv, env=self._environ, cwd=self.folder / "here")
         if done.returncode:
-            raise BlobsyncError(
-                f"the demo stopped: {shown} ended with exit code {done.returncode}: {done.stderr[-500:]}"
-            )
+            ended = f"{shlex.join(['blobsync', *words])} ended with exit code {done.returncode}"
+            raise BlobsyncError(f"the demo stopped: {ended}: {done.stderr[-500:]}")
         data: dict[str, Any] = json.loads(done.stdout)["data"]
         return data
 
@@ -216,72 +212,40 @@ class ShownCommands:
         self.say(f"   checked: {what}")
         self.checks.append(what)
 
-    def _child_environ(self) -> dict[str, str]:
-        # Remove variables of the user's shell that point at another configuration or set a proxy for 127.0.0.1.
-        kept = {name: value for name, value in self.environ.items() if name != "AML_CONFIG_PATH"}
-        return {**kept, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 
-
-def _argv(*words: str) -> list[str]:
-    return [*python_module("blobsync"), *words]
-
-
-def _play(show: ShownCommands, state: EmulatorState, keys: Mapping[str, Secret], max_files: int) -> None:
-    clusters = {
-        cluster: (state.container(account, _CONTAINER), keys[cluster]) for cluster, account in _ACCOUNTS.items()
-    }
-    for container, key in clusters.values():
-        make_container(container, key)
-    here, there = show.folder / "here" / _PATH, show.folder / "there" / _PATH
-    for place in ("here", "there"):
-        write_project(show.folder / place, clusters)
-    show.title("A project with two storage accounts, checked out in two places, and a data set from this machine")
+def _play(show: ShownCommands, here: Path, there: Path, max_files: int) -> None:
+    show.say("\n== A project with two storage accounts, checked out in two places, and a data set from this machine")
     show.files, show.size = copy_data_set(here, max_files)
     show.say(f"{_PATH}: {show.files:,} files, {show.size / 1e6:.1f} MB, of this machine's Python and its packages")
     show.run("here", "config", "check")
     show.run("here", "resolve", _PATH)
-    _first_upload(show, show.files)
-    _only_the_change_moves(show, here)
-    _over_to_the_other_account(show, here, there)
-    _a_link_to_one_file(show, here)
 
-
-def _first_upload(show: ShownCommands, files: int) -> None:
-    show.title("Upload it, and list it")
+    show.say("\n== Upload it, and list it")
     show.run("here", "u", _PATH)
     show.run("here", "ls", _PATH)
     show.run("here", "du", _PATH)
-    listed = show.ask("here", "ls", "-r", _PATH)
-    show.check(f"the container holds {files:,} blobs", listed["count"] == files)
+    show.check(f"the container holds {show.files:,} blobs", show.ask("ls", "-r", _PATH)["count"] == show.files)
 
-
-def _only_the_change_moves(show: ShownCommands, here: Path) -> None:
-    show.title("Change two files, add one, touch a fourth; upload again: only differences are transferred")
-    changed = change_some(here)
+    show.say("\n== Change two files, add one, touch a fourth; upload again: only differences are transferred")
+    *_, added = change_some(here)
     show.run("here", "plan", "u", _PATH)
     show.run("here", "u", _PATH)
-    again = show.ask("here", "u", _PATH)
-    show.check("a third upload finds nothing to move", again["transferred"] == 0)
-    listed = show.ask("here", "ls", "-r", "-l", f"{_PATH}/{changed[-1]}")
-    show.check("the new file is there", listed["count"] == 1)
+    show.check("a third upload finds nothing to move", show.ask("u", _PATH)["transferred"] == 0)
+    show.check("the new file is there", show.ask("ls", "-r", "-l", f"{_PATH}/{added}")["count"] == 1)
 
-
-def _over_to_the_other_account(show: ShownCommands, here: Path, there: Path) -> None:
-    show.title("Copy it to the other account, and download it from there into the other checkout")
+    show.say("\n== Copy it to the other account, and download it from there into the other checkout")
     show.say("(One account fetches from the other; what the emulator cannot fetch goes through this machine.)")
     show.run("here", "-c", _AWAY, "-f", _HOME, "u", _PATH)
     show.run("there", "-c", _AWAY, "d", _PATH)
-    mine, theirs = checksums(here), checksums(there)
-    show.check(f"all {len(mine):,} files are equal by SHA-256", mine == theirs)
+    mine = checksums(here)
+    show.check(f"all {len(mine):,} files are equal by SHA-256", mine == checksums(there))
 
-
-def _a_link_to_one_file(show: ShownCommands, here: Path) -> None:
-    show.title("A link that opens one file for an hour")
-    name = next(name for name in checksums(here) if name.endswith(".py"))
-    show.run("here", "url", f"{_PATH}/{name}", "--expiry", "1h")
-    url = urlsplit(str(show.ask("here", "url", f"{_PATH}/{name}", "--expiry", "1h")["urls"][0]["url"]))
+    show.say("\n== A link that opens one file for an hour")
+    name = next(name for name in mine if name.endswith(".py"))
+    words = ("url", f"{_PATH}/{name}", "--expiry", "1h")
+    show.run("here", *words)
+    url = urlsplit(str(show.ask(*words)["urls"][0]["url"]))
     with closing(http.client.HTTPConnection(url.netloc, timeout=30)) as connection:
         connection.request("GET", f"{url.path}?{url.query}")
         body = connection.getresponse().read()
-    expected = hashlib.sha256((here / name).read_bytes()).hexdigest()
-    show.check("the link gives out that file", hashlib.sha256(body).hexdigest() == expected)
+    show.check("the link gives out that file", hashlib.sha256(body).hexdigest() == mine[name])

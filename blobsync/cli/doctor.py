@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.events import Phase
 from blobsync.base.exit_codes import ExitCode
+from blobsync.cli.commands import NO_CLUSTER, Commands, option
 from blobsync.cli.output import Result, fields_of
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, option
+from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
     from blobsync.base.check_results import CheckResult

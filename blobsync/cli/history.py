@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import JobNotFoundError, NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, seconds_of, size_text, took_text, zulu_text
-from blobsync.cli.job_text import job_data, job_details, job_table, state_text
+from blobsync.cli.commands import ITS_NAME, Commands, argument, offers, option
+from blobsync.cli.jobs import MaxOption, find_jobs, job_data, job_details, job_table, state_text
 from blobsync.cli.output import Result, more_line
-from blobsync.cli.query import MaxOption, find_jobs
 from blobsync.cli.reports import files_shown
-from blobsync.cli.running_transfers import progress_data, so_far
-from blobsync.cli.session import ITS_NAME, Commands, Session, argument, offers, option
+from blobsync.cli.session import Session
+from blobsync.cli.status import progress_data, so_far
 from blobsync.cli.tables import table
 from blobsync.jobs.timeline import lasted
 from blobsync.project.transfer_history import RUNNING, failure_text, failures_in, files_in, open_logbook

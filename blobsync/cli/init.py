@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import UsageError
 from blobsync.base.formatting import count_text, size_text, took_text
+from blobsync.cli.commands import Commands, option
 from blobsync.cli.output import Result, fields_of
 from blobsync.cli.reports import result_data, result_lines
-from blobsync.cli.session import Commands, Session, option, with_consent
+from blobsync.cli.session import Session, with_consent
 
 if TYPE_CHECKING:
     from blobsync.code.packed_files import Decision

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import UsageError
 from blobsync.base.events import Phase
-from blobsync.cli.confirm import ask_secret, ask_until, ask_word, can_ask
+from blobsync.cli.commands import NO_CLUSTER, Commands, argument, option
 from blobsync.cli.output import Result
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, looking, option
+from blobsync.cli.session import Session, ask_secret, ask_until, ask_word, can_ask, looking
 from blobsync.config.account_files import files_for_login, folder_in_use
 from blobsync.config.accounts import AccountFile, first_of, signed_in
 from blobsync.config.loader import project_path

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, seconds_of, size_text, zulu_text
+from blobsync.cli.commands import Commands, OptionalPaths, PathsArgument, option
 from blobsync.cli.output import Result
-from blobsync.cli.session import Commands, OptionalPaths, PathsArgument, Session, option
+from blobsync.cli.session import Session
 from blobsync.cli.transfer import Far
 from blobsync.config.loader import load_cluster
 from blobsync.config.mapping import Resolution, entry_url

@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from blobsync.base.errors import (
     BlobsyncError,
@@ -33,8 +33,7 @@ from blobsync.base.stopping import (
     stop_on_other_signals,
 )
 from blobsync.cli.command_words import ENDS_WITH_A_COMMAND
-from blobsync.cli.confirm import agree
-from blobsync.cli.output import CommandInterruptedError, Console, Result, start_logging
+from blobsync.cli.output import CommandInterruptedError, Console, Result
 from blobsync.cli.session import Session
 
 
@@ -134,30 +133,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str], console: Console) -> int:
-    session = Session(words=console.command)
-    is_logging = False
-
-    def start(session: Session) -> None:
-        nonlocal is_logging
-        from blobsync.cli.progress import choose_listener  # late: help and completion show no progress
-
-        console.as_json, console.quiet = session.json, session.quiet
-        console.choose_colors(session.color, session.environ)
-        session.display = session.listener = choose_listener(console, verbose=session.verbose, environ=session.environ)
-        if session.timings:
-            from blobsync.base.events import together
-            from blobsync.cli.timings import PhaseTimes
-
-            console.timed = PhaseTimes(session.began)
-            session.listener = together(session.display, console.timed)
-        session.held.callback(session.display.close)
-        if (session.verbose or session.log_file) and not is_logging:
-            start_logging(session.verbose, session.log_file, session.words)
-            is_logging = True
-
-    session.started, session.agree = start, agree
+    session = Session(console)
     try:
-        answer = _call(words, session)
+        from blobsync.cli.commands import run  # late: Typer takes a while, and Ctrl-C is answered meanwhile
+
+        answer = run(in_our_words(words), session)
+        raise_what_was_lost()
         # Remove the bar before printing the answer.
         session.display.close()
         if not isinstance(answer, Result):
@@ -182,14 +163,6 @@ def _run(words: Sequence[str], console: Console) -> int:
             raise
         if console.timed and not console.as_json:
             console.say(console.timed.sentence())
-
-
-def _call(words: Sequence[str], session: Session) -> Any:
-    from blobsync.cli.command_tree import run  # late: Typer takes a while, and Ctrl-C is answered meanwhile
-
-    answer = run(in_our_words(words), session)
-    raise_what_was_lost()
-    return answer
 
 
 def _report_crashed_thread(args: threading.ExceptHookArgs) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -24,16 +25,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from blobsync.base.errors import BlobsyncError, FailureCode, LocalFileError, UnsafeNamesError, UsageError
 from blobsync.base.exit_codes import ExitCode
-from blobsync.base.formatting import count_text, printable
+from blobsync.base.formatting import count_text, printable, took_text
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.redaction import redact, redact_answer, redact_tree
 from blobsync.base.stopping import finishing
-from blobsync.cli.text_width import columns_of, wrapped
 
 if TYPE_CHECKING:
     from blobsync.base.errors import FileFailure
     from blobsync.base.events import Event
-    from blobsync.cli.timings import PhaseTimes
 
 
 def more_line(count: int, what: str = "", *, full: str = "--full") -> str:
@@ -162,7 +161,7 @@ class Console:
     def show(self, result: Result) -> int:
         """Print the answer and return the exit code."""
         if self.timed:
-            self.timed.answers()
+            self.timed.begin("answering")
         try:
             self._answer(result)
         except BrokenPipeError:
@@ -363,3 +362,126 @@ class QuietListener:
         return nullcontext()
 
     def close(self) -> None: ...
+
+
+# Deeper than the indentation of a following line, so that a continued line is not taken for one.
+_HANGING = 4
+_PIECE = pattern(r" *[^ ]+")
+_NUMBER = pattern(r" *\(?[\d.,]*\d")
+_GAP = "..."
+
+
+def columns_of(stream: TextIO) -> int:
+    """The present width of the terminal that ``stream`` writes to; 0 if there is none, or if it is unknown."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def cells(text: str) -> int:
+    """How many columns printable ``text`` takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_cells(char) for char in text)
+
+
+def _cells(char: str) -> int:
+    from unicodedata import combining, east_asian_width  # imported late: most names are ASCII
+
+    return 0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1
+
+
+def wrapped(text: str, columns: int) -> str:
+    """Break one line into several that fit ``columns``, at blanks; all but the first are indented by four more columns.
+
+    A number stays with its unit. A word that is longer than a line is left to the terminal to break, so that a path can
+    be copied in one piece. ``columns`` 0: the text is returned unchanged.
+    """
+    if not columns or cells(text) <= columns:
+        return text
+    hanging = " " * (len(text) - len(text.lstrip(" ")) + _HANGING)
+    room = columns - len(hanging)
+    shown, used = "", 0
+    for piece in _pieces(text):
+        takes, alone = cells(piece), cells(piece.lstrip(" "))
+        if shown and used + takes > columns and alone <= room:
+            shown += f"\n{hanging}{piece.lstrip(' ')}"
+            used = len(hanging) + alone
+        else:
+            shown += piece
+            used += takes
+            # The terminal breaks such a word; this is the width of its last row.
+            used = used if used <= columns else used % columns
+    return shown
+
+
+def _pieces(text: str) -> list[str]:
+    """The words, each with the blanks before it; a number and its unit are one piece."""
+    found: list[str] = []
+    for piece in _PIECE.findall(text):
+        if found and _NUMBER.fullmatch(found[-1]) and piece.lstrip(" ")[0].isalpha():
+            found[-1] += piece
+        else:
+            found.append(piece)
+    return found
+
+
+def shortened(name: str, room: int) -> str:
+    """Shorten a path to ``room`` columns: removes the middle and keeps more of the end, which tells files apart."""
+    if cells(name) <= room:
+        return name
+    room -= len(_GAP)
+    if room < 2:
+        return ""
+    head = _first(name, room // 3)
+    return f"{head}{_GAP}{_first(name[::-1], room - cells(head))[::-1]}"
+
+
+def cut(text: str, room: int) -> str:
+    """Shorten a text to ``room`` columns, with a mark at the end."""
+    return text if cells(text) <= room else f"{_first(text, room - len(_GAP))}{_GAP}"
+
+
+def _first(text: str, room: int) -> str:
+    """The longest prefix that fits ``room`` columns."""
+    taken = 0
+    for at, char in enumerate(text):
+        taken += _cells(char)
+        if taken > room:
+            return text[:at]
+    return text
+
+
+class PhaseTimes:
+    """Measures the phases of a command, from its first line of code, at ``began``, to its answer."""
+
+    def __init__(self, began: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = [("starting", began)]
+
+    def begin(self, span: str) -> None:
+        """Call when the phase begins."""
+        if self._began[-1][0] != span:
+            self._began.append((span, self._clock()))
+
+    def emit(self, event: Event) -> None:
+        """Record the beginning of a phase."""
+        from blobsync.base.events import Phase  # late: help has no events
+
+        if isinstance(event, Phase):
+            self.begin("listing" if event.name == "surveying" else event.name)
+
+    def spans(self) -> list[tuple[str, float]]:
+        """The seconds of each phase so far; a phase that occurs again has the sum."""
+        ends = [at for _, at in self._began[1:]] + [self._clock()]
+        sums: dict[str, float] = {}
+        for (name, began), ended in zip(self._began, ends, strict=True):
+            sums[name] = sums.get(name, 0.0) + max(ended - began, 0.0)
+        return list(sums.items())
+
+    def sentence(self) -> str:
+        """The spans in words."""
+        spans = self.spans()
+        said = ", ".join(f"{name} {took_text(seconds)}" for name, seconds in spans)
+        return f"{took_text(sum(seconds for _, seconds in spans))} in all: {said}"

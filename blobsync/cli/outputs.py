@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from blobsync.base.errors import BlobsyncError, DiskTooSmallError, NothingMatchedError, UsageError
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, size_text, zulu_text
+from blobsync.cli.commands import Commands, argument, option
+from blobsync.cli.jobs import OptionalId, find_jobs, find_task, note_all
 from blobsync.cli.ls import duration
 from blobsync.cli.output import Result
-from blobsync.cli.query import OptionalId, find_jobs, find_task, note_all
-from blobsync.cli.session import Commands, Session, argument, option
+from blobsync.cli.session import Session
 from blobsync.store.sas import LINK_LIFETIME
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from blobsync.base.events import Disconnected, Note
 from blobsync.base.formatting import count_text, duration_text, size_text
-from blobsync.cli.output import Console, QuietListener
-from blobsync.cli.text_width import cells, columns_of, shortened
+from blobsync.cli.output import Console, QuietListener, cells, columns_of, shortened
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter, WorkerProgress, by_node, step_verb, waiting_text
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
-"""The session of a command: the global options, and the project that they choose; the decorator of commands.
+"""The session of a command: the global options, the project that they choose, and what the user is asked before
+anything is changed: for a confirmation, consent to a risk, or a text.
 
-The options go before the command word, and for most commands also after it:
-``blobsync -c eu -f we3v32 u data/voc20`` and ``blobsync u data/voc20 -c eu -f we3v32`` are the same.
+Questions go to standard error. The answer to a question for a secret is not shown. Ctrl-C at a question changes
+nothing.
 """
 
 from __future__ import annotations
@@ -10,34 +11,34 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from copy import copy
-from functools import cached_property, wraps
-from importlib import import_module
-from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
-
-import typer
-from typer.models import ParameterInfo
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from blobsync.base.errors import (
     BlobsyncError,
+    OpenStateError,
     StoppedError,
     UntrustedDockerError,
     UntrustedLinkError,
     UntrustedStateError,
     UsageError,
 )
-from blobsync.base.options import DeclaredOption, options_of
-from blobsync.cli.command_words import ENDS_WITH_A_COMMAND
-from blobsync.cli.output import CommandInterruptedError, QuietListener, Result
+from blobsync.base.redaction import redact_answer
+from blobsync.cli.output import (
+    CommandInterruptedError,
+    Console,
+    PhaseTimes,
+    QuietListener,
+    cells,
+    columns_of,
+    start_logging,
+    wrapped,
+)
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from blobsync.base.events import Listener
-    from blobsync.cli.command_words import Word
     from blobsync.cli.progress import Display
     from blobsync.config.model import Cluster
     from blobsync.project.api import Project
@@ -53,16 +54,13 @@ SECRETS_PATTERN = ".blobsync/state-*/jobs/*/secrets.json"
 class Session:
     """The global options of one command line, before or after the command.
 
-    ``started`` is called with the session once all of them are known; ``display`` shows progress, and is one of those
-    that ``listener`` emits to; ``began`` is the monotonic time in seconds at which the command began; ``words`` are the
-    command line, without secrets; ``held`` is closed with the command, however that ends.
+    ``display`` shows progress, and is one of those that ``listener`` emits to; ``began`` is the monotonic time in
+    seconds at which the command began; ``held`` is closed with the command, however that ends.
     """
 
-    # It asks, or raises the error; ``confirm`` has it, which needs this module.
-    agree: Callable[[Session, BlobsyncError, Project | None], None]
-
     # A plain class: every command loads it, and Python takes a twentieth of a short command to make a dataclass of it.
-    def __init__(self, words: Sequence[str] = ()) -> None:
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
         self.cluster: str | None = None
         self.from_cluster: str | None = None
         self.param: str | None = None
@@ -76,9 +74,7 @@ class Session:
         self.environ: Mapping[str, str] = os.environ
         self.display: Display = QuietListener()
         self.listener: Listener = self.display
-        self.started: Callable[[Session], None] = lambda session: None
         self.began = time.monotonic()
-        self.words = words
         self.held = ExitStack()
 
     def merge(self, options: Mapping[str, Any]) -> None:
@@ -96,6 +92,23 @@ class Session:
         for given, value in (("-c", self.cluster), ("-f", self.from_cluster)):
             if value is not None and not value.strip():
                 raise UsageError(f"{given} '{value}': missing cluster name", hint=_NAMES)
+
+    def start(self) -> None:
+        """Apply the options to what is shown, once all of them are known. Raises ``UsageError``."""
+        from blobsync.cli.progress import choose_listener  # late: help and completion show no progress
+
+        console = self.console
+        console.as_json, console.quiet = self.json, self.quiet
+        console.choose_colors(self.color, self.environ)
+        self.display = self.listener = choose_listener(console, verbose=self.verbose, environ=self.environ)
+        self.held.callback(self.display.close)
+        if self.timings:
+            from blobsync.base.events import together
+
+            console.timed = PhaseTimes(self.began)
+            self.listener = together(self.display, console.timed)
+        if self.verbose or self.log_file:
+            start_logging(self.verbose, self.log_file, console.command)
 
     def note(self, text: str) -> None:
         """Show a note on standard error."""
@@ -141,7 +154,7 @@ class Session:
             environ=self.environ,
         )
         project.listener = self.listener
-        project.command_line = shlex.join(["blobsync", *self.words])
+        project.command_line = shlex.join(["blobsync", *self.console.command])
         if any(project.root.glob(SECRETS_PATTERN)):
             from blobsync.backends.local.run_files import remove_dead_secrets
 
@@ -175,65 +188,6 @@ def _from_standard_input() -> str:
 
 _NOT_GIVEN = vars(Session())
 
-# The keywords of a declaration are Typer's.
-option, argument = typer.Option, typer.Argument
-
-
-def offers(kind: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
-    """The completion of what has the metavar ``kind``."""
-
-    def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-        from blobsync.cli.completion import offered  # late: only the shell asks
-
-        return offered(kind, ctx, incomplete)
-
-    return complete
-
-
-_PATHS: Any = argument(metavar="PATH...", help="Paths inside the project.")
-PathsArgument = Annotated[list[str], _PATHS]
-OptionalPaths = Annotated[list[str] | None, _PATHS]
-
-
-def row(name: str, annotation: Any, default: Any = Parameter.empty) -> Parameter:
-    """A parameter of a command: its annotation has the option or argument."""
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _global(
-    name: str, kind: Any, flags: str, help: str, metavar: str | None = None, default: Any = None, **more: Any
-) -> Parameter:
-    return row(name, Annotated[kind, option(*flags.split(), metavar=metavar, help=help, **more)], default)
-
-
-_OF_PARAM = "Override keys of the cluster file: '{gpu_per_node: 8}'; - reads standard input."
-_OF_CLUSTER = "The cluster: aux_data/aml/NAME.yaml. Default: $AML_CONFIG_PATH, else aml."
-_OF_FROM = "Copy from this cluster's storage."
-_OF_VERBOSE = "Show more; -vv shows everything."
-_TEXT, _NAMED = str | None, offers("CLUSTER")
-GLOBALS = (
-    _global("cluster", _TEXT, "-c --cluster", _OF_CLUSTER, "NAME", autocompletion=_NAMED),
-    _global("from_cluster", _TEXT, "-f --from-cluster", _OF_FROM, "NAME", autocompletion=_NAMED),
-    _global("param", _TEXT, "-p --param", _OF_PARAM, "YAML"),
-    _global("num_gpu", int | None, "-n --num-gpu", "How many GPUs a job gets; 0: none.", "N", min=0),
-    _global("json", bool, "--json", "Print one JSON document on standard output.", default=False),
-    _global("verbose", int, "-v --verbose", _OF_VERBOSE, default=0, count=True, show_default=False),
-    _global("quiet", bool, "-q --quiet", "Show only errors, no progress or notes.", default=False),
-    _global("color", _TEXT, "--color", "Colours. [auto: on a terminal, no NO_COLOR]", "auto|always|never"),
-    _global("log_file", _TEXT, "--log-file", "Append what -vv shows to FILE, without secrets.", "FILE"),
-    _global("timings", bool, "--timings", "Show where the time of the command went.", default=False),
-)
-CommandFunction = Callable[..., Result]
-F = TypeVar("F", bound=CommandFunction)
-
-# Which cluster options have a meaning for a command. All are accepted before and after each command, but help and
-# completion show only these.
-ONE_CLUSTER = ("cluster", "param")
-TWO_CLUSTERS = ("cluster", "from_cluster", "param")
-ITS_NAME = ("cluster",)
-NO_CLUSTER = ()
-_FOR_ALL = ("json", "verbose", "quiet", "color", "log_file", "timings")
-
 
 def interrupted(stop: KeyboardInterrupt) -> CommandInterruptedError:
     """The error for Ctrl-C during a command that was changing something."""
@@ -256,157 +210,6 @@ def interrupted_looking() -> CommandInterruptedError:
     return CommandInterruptedError("interrupted: nothing was changed")
 
 
-class Command:
-    """A command: ``function(session, ...) -> Result``, with the options that its annotations declare."""
-
-    def __init__(self, name: str, function: CommandFunction, takes: Collection[str], *, looks: bool) -> None:
-        self.doc = function.__doc__
-        self.ends_with_a_command = name in ENDS_WITH_A_COMMAND
-        self._name = name
-        self._declares = function
-        self._function = _only_looking(function) if looks else function
-        self._globals = () if self.ends_with_a_command else _rows(takes)
-
-    @cached_property
-    def _own(self) -> Sequence[Parameter]:
-        """The function's parameters behind the session."""
-        return [*signature(self._declares, eval_str=True).parameters.values()][1:]
-
-    @cached_property
-    def _groups(self) -> Mapping[str, OptionGroup]:
-        """The parameters that stand for several options, by their names."""
-        return {
-            each.name: OptionGroup(each.annotation, self._name)
-            for each in self._own
-            if not any(isinstance(part, ParameterInfo) for part in get_args(each.annotation))
-        }
-
-    @cached_property
-    def rows(self) -> tuple[Parameter, ...]:
-        """All parameters: the function's own, those of its groups, and the global options."""
-        own = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in self._own if each.name not in self._groups]
-        return (*own, *(each for group in self._groups.values() for each in group.rows), *self._globals)
-
-    def run(self, session: Session, values: dict[str, Any]) -> Result:
-        """Run it with the values of its parameters."""
-        session.merge({each.name: values.pop(each.name) for each in self._globals})
-        session.started(session)
-        if any(path.startswith("/") for path in values.get("paths") or ()):
-            from blobsync.config.loader import inside_project  # late: most paths are relative
-
-            # Whether the current folder has symlinks ($PWD) or not (Python).
-            root = session.root()
-            values["paths"] = [inside_project(root, path) for path in values["paths"]]
-        try:
-            for name, group in self._groups.items():
-                values[name] = group.build({each.name: values.pop(each.name) for each in group.rows})
-            return with_consent(session, None, lambda: self._function(session, **values))
-        except KeyboardInterrupt as stop:
-            raise interrupted(stop) from stop
-
-
-class OptionGroup:
-    """The options that the fields of one class declare, as ``command`` has them; together they make one value.
-
-    ``kind`` is the class, or an ``Annotated`` of it with the function that makes the value of what was typed.
-    """
-
-    def __init__(self, kind: Any, command: str) -> None:
-        owner, self._make = get_args(kind) or (kind, kind)
-        declared = options_of(owner).items()
-        self._options = {name: one for name, one in declared if command in (one.about.commands or (command,))}
-
-    @property
-    def rows(self) -> tuple[Parameter, ...]:
-        """The options as parameters of the command."""
-        return tuple(_row(name, one) for name, one in self._options.items())
-
-    def build(self, values: Mapping[str, Any]) -> Any:
-        """The value of these options; what is not given has the class's own default."""
-        given = {name: value for name, value in values.items() if value is not None and value is not False}
-        for name in given:
-            if self._options[name].is_flag:
-                given[name] = self._options[name].about.sets
-        return self._make(**given)
-
-
-# As users call the platforms.
-_PLATFORMS = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
-
-
-def _row(name: str, one: DeclaredOption) -> Parameter:
-    about = one.about
-    kind: Any = list[str] if about.repeated else bool if one.is_flag else str if one.choices else one.kind
-    default = False if one.is_flag else None if about.repeated else one.default
-    said = f"{about.help.rstrip('.')}, such as {about.example}." if about.example else about.help
-    if about.platforms:
-        said = f"{', '.join(_PLATFORMS.get(each, each) for each in about.platforms)}: {said[0].lower()}{said[1:]}"
-    settings: dict[str, Any] = {"help": said, "metavar": about.metavar or "|".join(one.choices) or None}
-    if about.least is not None:
-        settings["min"] = about.least
-    return row(name, Annotated[kind if default is not None else kind | None, option(one.flag, **settings)], default)
-
-
-class Commands:
-    """Commands by name, and groups of them; ``else_word`` is the command of a group for an unknown first word."""
-
-    def __init__(self, help: str = "", else_word: str | None = None) -> None:
-        self.help = help
-        self.else_word = else_word
-        self.commands: dict[str, Command] = {}
-        self.groups: dict[str, Commands] = {}
-
-    def group(self, name: str, help: str, *, else_word: str | None = None) -> Commands:
-        """Add a group."""
-        self.groups[name] = Commands(help, else_word)
-        return self.groups[name]
-
-    def command(self, name: str, *, looks: bool = False, takes: Collection[str] = ONE_CLUSTER) -> Callable[[F], F]:
-        """Add ``function(session, ...) -> Result``, which itself is unchanged, as the command ``name``.
-
-        ``looks``: the command changes nothing, and says so on Ctrl-C. ``takes`` are the global options that have a
-        meaning for it, besides those of all commands. Where everything from the first word on that is no option belongs
-        to the user's command, global options are accepted only before the command word.
-        """
-
-        def add(function: F) -> F:
-            self.commands[name] = Command(name, function, takes, looks=looks)
-            return function
-
-        return add
-
-
-def registered(word: Word) -> Commands:
-    """The commands of the module that has ``word``; the module is imported now."""
-    commands: Commands = import_module(f"blobsync.cli.{word.module}").app
-    return commands
-
-
-def _only_looking(function: CommandFunction) -> CommandFunction:
-    """Convert Ctrl-C also while the answer is printed, since producing its lines may be the work."""
-
-    @wraps(function)
-    def run(session: Session, **values: Any) -> Result:
-        with looking():
-            result = function(session, **values)
-        result.interrupted = result.interrupted or interrupted_looking()
-        return result
-
-    return run
-
-
-def _rows(takes: Collection[str]) -> tuple[Parameter, ...]:
-    """The global options as accepted after a command."""
-    return tuple(each if each.name in (*takes, *_FOR_ALL) else _unseen(each) for each in GLOBALS)
-
-
-def _unseen(parameter: Parameter) -> Parameter:
-    kind, declared = get_args(parameter.annotation)
-    hidden = copy(declared)
-    hidden.hidden = True
-    return parameter.replace(annotation=Annotated[kind, hidden])
-
-
 T = TypeVar("T")
 
 
@@ -421,4 +224,142 @@ def with_consent(session: Session, project: Project | None, act: Callable[[], T]
         try:
             return act()
         except (UntrustedLinkError, UntrustedDockerError, UntrustedStateError) as error:
-            session.agree(session, error, project)
+            _agree(session, error, project)
+
+
+def confirm(
+    session: Session, question: str, *, looks: str = "--dry-run shows what would happen", hint: str = ""
+) -> None:
+    """Ask a question; return if the answer is yes. ``looks``: how to see beforehand what is asked about; ``hint``: what
+    to do without a terminal, where no option says yes.
+
+    Raises ``UsageError`` on any other answer, or without a terminal, and ``CommandInterruptedError`` on Ctrl-C.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(f"not a terminal, cannot ask: {question}", hint=hint or f"add -y to answer yes; {looks}")
+    with session.display.paused():
+        answer = _ask(question)
+    if answer.strip().lower() not in ("y", "yes"):
+        raise UsageError("not confirmed, nothing was changed")
+
+
+def _ask(question: str) -> str:
+    with _answering():
+        sys.stderr.write(wrapped(f"{question} [y/N]", columns_of(sys.stderr)) + " ")
+        sys.stderr.flush()
+        answer = sys.stdin.readline()
+    # After Ctrl-D the cursor is still on the line of the prompt.
+    if not answer.endswith("\n"):
+        sys.stderr.write("\n")
+    return answer
+
+
+def _agree(session: Session, error: BlobsyncError, project: Project | None) -> None:
+    """Ask the user to agree to what ``error`` requires: a state folder, or links and options of ``project``. If the
+    answer is yes, the command may go on; without a terminal, raises ``error``, whose hint is the command to agree."""
+    if isinstance(error, UntrustedStateError):
+        _agree_to_state(session, error)
+    elif not sys.stdin.isatty() or project is None:
+        raise error
+    elif isinstance(error, UntrustedLinkError):
+        for link, target in error.links:
+            confirm(session, f"{link} points outside the project, to {target}: read and write there from now on?")
+        project.trust_links(error.links)
+    elif isinstance(error, UntrustedDockerError):
+        words = shlex.join(error.options)
+        confirm(session, f"docker.args reaches beyond the project: use all of {words} here from now on?")
+        project.trust_docker(error.options)
+
+
+def _agree_to_state(session: Session, error: UntrustedStateError) -> None:
+    # The command may start again then, since a state folder is opened before anything is changed.
+    if not sys.stdin.isatty():
+        raise error
+    try:
+        confirm(session, error.question)
+    except UsageError as refusal:
+        raise UsageError(refusal.message, hint=error.hint) from error
+    from blobsync.local.state_dir import close_state, trust_state
+
+    settle = close_state if isinstance(error, OpenStateError) else trust_state
+    settle(Path(error.root), session.environ)
+
+
+def show_lines(session: Session, lines: Iterable[str], *, wraps: bool = True) -> None:
+    """Show what a question is about."""
+    with session.display.paused():
+        columns = columns_of(sys.stderr) if wraps else 0
+        sys.stderr.write("".join(f"{wrapped(line, columns)}\n" for line in lines))
+
+
+Answer = TypeVar("Answer")
+
+
+def can_ask(session: Session) -> bool:
+    """Whether a person can be asked: on a terminal, without ``--json`` and ``--quiet``."""
+    return sys.stdin.isatty() and sys.stderr.isatty() and not session.json and not session.quiet
+
+
+def ask_text(session: Session, question: str, default: str = "") -> str:
+    """Ask for a text; returns ``default`` if it is empty. Raises ``CommandInterruptedError`` on Ctrl-C and Ctrl-D, and
+    ``UsageError`` for a credential, which is taken off the screen."""
+    columns = columns_of(sys.stderr)
+    with session.display.paused(), _answering():
+        asked = wrapped(f"{question} [{default}]:" if default else f"{question}:", columns) + " "
+        sys.stderr.write(asked)
+        sys.stderr.flush()
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        answer = line.strip()
+        if redact_answer(answer) != answer:
+            if columns:
+                rows = -(-cells(asked.rpartition("\n")[2] + line.rstrip("\n")) // columns)
+                sys.stderr.write(f"\x1b[{rows}A\x1b[J")
+            raise UsageError("that looks like a credential, which is asked for unseen", hint="paste it there")
+    return answer or default
+
+
+def ask_secret(session: Session, question: str) -> str:
+    """Ask for a secret, which is not shown; without a terminal, reads standard input."""
+    if not sys.stdin.isatty():
+        return sys.stdin.read().strip()
+    from getpass import getpass
+
+    with session.display.paused(), _answering():
+        return getpass(wrapped(f"{question}:", columns_of(sys.stderr)) + " ", stream=sys.stderr).strip()
+
+
+def ask_until(session: Session, ask: Callable[[], str], read: Callable[[str], Answer]) -> Answer:
+    """Ask until ``read`` accepts the answer."""
+    while True:
+        try:
+            return read(ask())
+        except CommandInterruptedError:
+            raise
+        except BlobsyncError as error:
+            session.note(error.message + (f" ({error.hint})" if error.hint else ""))
+
+
+def ask_word(session: Session, question: str, *words: str) -> str:
+    """Ask until the answer is one of these words; the first is that of no answer."""
+
+    def read(answer: str) -> str:
+        found = [word for word in words if word.lower() == answer.lower()]
+        if not found:
+            raise UsageError(f"'{answer}' is none of {', '.join(words)}")
+        return found[0]
+
+    return ask_until(session, lambda: ask_text(session, question, words[0]), read)
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        sys.stderr.write("\n")
+        raise CommandInterruptedError("interrupted at the prompt: nothing was changed") from stop
+    except EOFError:
+        sys.stderr.write("\n")
+        raise CommandInterruptedError("no answer was given: nothing was changed") from None

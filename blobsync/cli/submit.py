@@ -1,6 +1,6 @@
 """``submit``, ``local``, ``resubmit``, ``a``/``abort``, ``scale``, ``ssh`` and ``watch``: start and stop jobs.
 
-The commands that show jobs are in ``query``. With ``-c a,b,c``, ``submit`` uses the first of these clusters that
+The commands that show jobs are in ``jobs``. With ``-c a,b,c``, ``submit`` uses the first of these clusters that
 has enough free GPUs.
 """
 
@@ -16,29 +16,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text
-from blobsync.cli.confirm import confirm, show_lines
-from blobsync.cli.job_text import (
+from blobsync.cli.commands import ITS_NAME, NO_CLUSTER, Commands, argument, option
+from blobsync.cli.jobs import (
+    IdArgument,
+    OptionalIds,
     accepted_data,
     cause_data,
     cause_lines,
+    find_jobs,
+    followed,
     job_data,
+    newest_job,
     nodes_text,
+    note_all,
+    note_left_behind,
     planned_tasks,
     short_id,
     state_text,
 )
-from blobsync.cli.output import CommandInterruptedError, Result
-from blobsync.cli.query import IdArgument, OptionalIds, find_jobs, followed, newest_job, note_all, note_left_behind
-from blobsync.cli.session import (
-    ITS_NAME,
-    NO_CLUSTER,
-    Commands,
-    Session,
-    argument,
-    option,
-    with_consent,
-)
-from blobsync.cli.text_width import cut
+from blobsync.cli.output import CommandInterruptedError, Result, cut
+from blobsync.cli.session import Session, confirm, show_lines, with_consent
 from blobsync.jobspec.submit_options import SubmitKeywords, read_pairs
 
 if TYPE_CHECKING:
@@ -68,13 +65,7 @@ def choose(session: Session, asked: SubmitKeywords) -> Sequence[Candidate]:
 
 
 YesOption = Annotated[bool, option("-y", "--yes", help="Do not ask.")]
-CommandArgument = Annotated[
-    list[str], argument(metavar="CMD...", help="The command with its own options, or one quoted shell line.")
-]
-OptionalCommand = Annotated[
-    list[str] | None,
-    argument(metavar="CMD...", help="The command with its own options, or one quoted shell line."),
-]
+_COMMAND: Any = argument(metavar="CMD...", help="The command with its own options, or one quoted shell line.")
 
 
 app = Commands()
@@ -84,7 +75,7 @@ app = Commands()
 def submit(
     session: Session,
     asked: SubmitKeywords,
-    cmd: OptionalCommand = None,
+    cmd: Annotated[list[str] | None, _COMMAND] = None,
     wait: Annotated[
         bool,
         option("-F", "--follow", "--wait", help="Show the output until the end, exit with the job's exit code."),
@@ -170,7 +161,7 @@ def _of_file(
 
 
 @app.command("local")
-def local(session: Session, cmd: CommandArgument) -> Result:
+def local(session: Session, cmd: Annotated[list[str], _COMMAND]) -> Result:
     """Run a command here, in the foreground, with the environment that it would have as a job.
 
     In the cluster's docker image where the cluster file says use_custom_docker and docker is there. Options of

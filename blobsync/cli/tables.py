@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from blobsync.cli.text_width import cells, columns_of, cut
+from blobsync.cli.output import cells, columns_of, cut
 
 _COMMAND_CHARS = 60
 # On a terminal: the minimum width of the last column, and the order in which other columns are left out.

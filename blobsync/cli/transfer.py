@@ -12,19 +12,9 @@ from blobsync.base.errors import FailureCode, NothingMatchedError, UsageError
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.options import Option
-from blobsync.cli.confirm import can_ask, confirm
+from blobsync.cli.commands import NO_CLUSTER, TWO_CLUSTERS, Commands, OptionalPaths, argument, option
 from blobsync.cli.output import Result
-from blobsync.cli.session import (
-    NO_CLUSTER,
-    TWO_CLUSTERS,
-    Commands,
-    OptionalPaths,
-    Session,
-    argument,
-    looking,
-    option,
-    with_consent,
-)
+from blobsync.cli.session import Session, can_ask, confirm, looking, with_consent
 from blobsync.plan.transfer_options import TransferOptions, chosen_options, deletion_limits
 
 if TYPE_CHECKING:
@@ -264,7 +254,7 @@ def _transfer(
             if _is_for_good(session, made, asks=not (dry_run or yes)):
                 made = _plan(session, project, direction, paths, options._replace(no_trash=True))
         if made.conflicts and not (dry_run or yes):
-            from blobsync.cli.conflicts import settled
+            from blobsync.cli.content import settled
 
             made = settled(session, project, made)
     if dry_run:
@@ -290,7 +280,7 @@ def _tell_of_others(session: Session, project: Project, paths: Sequence[str], *,
     others = [each for each in project.running(paths).values() if not each.is_here or each.pid != os.getpid()]
     if not others:
         return
-    from blobsync.cli.running_transfers import who_moves
+    from blobsync.cli.status import who_moves
 
     for each in others:
         session.note(f"{who_moves(each)} at this moment")

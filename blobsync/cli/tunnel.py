@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import UsageError
 from blobsync.base.formatting import count_text
+from blobsync.cli.commands import NO_CLUSTER, Commands, argument, option
+from blobsync.cli.jobs import IdArgument, find_jobs
 from blobsync.cli.output import Result
-from blobsync.cli.query import IdArgument, find_jobs
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, option
+from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
     from blobsync.tunnels.job_tunnel import JobTunnel

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 from blobsync.base.errors import UsageError
+from blobsync.cli.commands import Commands, option
 from blobsync.cli.output import Result
-from blobsync.cli.session import Commands, Session, option
+from blobsync.cli.session import Session
 
 app = Commands()
 

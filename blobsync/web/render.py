@@ -1,4 +1,5 @@
-"""Renders pages from templates, which escape every text; their live parts, and the navigation.
+"""What all pages share: the state of the server, what a request says, and how templates, which escape every text,
+become pages, live parts and the navigation.
 
 No page contains a secret unless the user asked for it. Live parts are rendered here and sent to ``live.js``, which
 replaces their elements: server-sent events, each of which is a JSON object, the id of an element -> its new content.
@@ -11,6 +12,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -29,9 +31,54 @@ from blobsync.base.redaction import redact_answer
 from blobsync.config.mapping import is_below
 from blobsync.jobspec.topology import job_size_text
 from blobsync.plan.progress import step_verb, waiting_text
-from blobsync.web.app_state import app_state_of
-from blobsync.web.gate import TOKEN_FIELD, Visit
+from blobsync.web.gate import TOKEN_FIELD, Logins, Visit
 from blobsync.web.open_project import Source
+from blobsync.web.status_cache import StatusCaches
+from blobsync.web.transfer_tasks import TransferTasks
+
+
+@dataclass(frozen=True, slots=True)
+class AppState:
+    """One per server. ``is_stopping``: the server is about to stop. ``submit_warnings``: the warnings with which jobs
+    were submitted here, by the jobs' ids."""
+
+    source: Source
+    logins: Logins
+    caches: StatusCaches
+    tasks: TransferTasks
+    is_stopping: Callable[[], bool]
+    submit_warnings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Stop all transfers and end all logins."""
+        self.logins.close()
+        self.tasks.close()
+
+
+def app_state_of(request: Request) -> AppState:
+    """The state of the server that got this request."""
+    state = request.app.state.shared
+    assert isinstance(state, AppState)
+    return state
+
+
+def visit_of(request: Request) -> Visit:
+    """The login of the request; the gate ensures that there is one."""
+    visit = request.state.visit
+    assert isinstance(visit, Visit)
+    return visit
+
+
+def form_of(request: Request) -> Mapping[str, str]:
+    """The fields of the submitted form."""
+    form: Mapping[str, str] = request.state.form
+    return form
+
+
+def page_number(request: Request, first: int = 0) -> int:
+    """Which page of a list the address names."""
+    text = request.query_params.get("page", "")
+    return max(first, int(text)) if text.isdecimal() and len(text) < 7 else first
 
 
 class NavigationPlace(NamedTuple):

@@ -22,11 +22,10 @@ from starlette.staticfiles import StaticFiles
 
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.base.exit_codes import ExitCode
-from blobsync.web.app_state import AppState, app_state_of, form_of, visit_of
 from blobsync.web.gate import Gate, Logins, cookie_name
 from blobsync.web.open_project import Source, problem_of
 from blobsync.web.pages import ROUTES
-from blobsync.web.render import FOLDER, live_parts, page
+from blobsync.web.render import FOLDER, AppState, app_state_of, form_of, live_parts, page, visit_of
 from blobsync.web.status_cache import StatusCaches
 from blobsync.web.transfer_tasks import TransferTasks
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
-from blobsync.cli.documents.schemas import answers, document_schema
+from blobsync.cli.schema import ANSWERS, document_schema
 from tests.documents import check_document, command_of
 from tests.e2e.world import blobsync_command
 from tools.docs_site.command_tree import commands
@@ -20,7 +20,7 @@ from tools.docs_site.command_tree import commands
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
-SCHEMAS = {name: document_schema(name, shapes) for name, shapes in answers().items()}
+SCHEMAS = {name: document_schema(name, shapes) for name, shapes in ANSWERS.items()}
 # These run in the terminal, or until they are stopped.
 _WITHOUT_JSON = ("local", "web", "demo", "cat")
 _GROUPS = ("checkpoint", "tunnel", "trash", "keep", "config", "convert", "compute", "azcopy", "emulator")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from blobsync.web.app_state import AppState
 from blobsync.web.gate import Logins, cookie_name
 from blobsync.web.open_project import Source
+from blobsync.web.render import AppState
 from blobsync.web.server import web_application
 from blobsync.web.status_cache import StatusCaches
 from blobsync.web.transfer_tasks import TransferTasks

@@ -11,8 +11,7 @@ import pytest
 
 from blobsync.base.errors import StorageUnreachableError
 from blobsync.cli import completion
-from blobsync.cli.command_tree import completed_by
-from blobsync.cli.session import OptionGroup
+from blobsync.cli.commands import OptionGroup, completed_by
 from blobsync.cli.transfer import TransferWords
 from blobsync.config.loader import load_cluster
 from blobsync.project.completion_names import names_below

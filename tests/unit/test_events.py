@@ -34,9 +34,8 @@ from blobsync.base.events import (
     notes_to,
     together,
 )
-from blobsync.cli.output import Console, QuietListener
+from blobsync.cli.output import Console, PhaseTimes, QuietListener
 from blobsync.cli.progress import BarListener, LineListener
-from blobsync.cli.timings import PhaseTimes
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.progress import Progress, ProgressCounter
 from blobsync.project.progress_listeners import CallbackListener

@@ -19,7 +19,7 @@ from blobsync.base.errors import (
     SubmissionUnknownError,
     UsageError,
 )
-from blobsync.cli.job_text import state_text
+from blobsync.cli.jobs import state_text
 from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from blobsync.cli.checkpoints import checkpoint_lines
-from blobsync.cli.job_text import job_data, job_details, job_rows, job_table
+from blobsync.cli.jobs import job_data, job_details, job_rows, job_table
+from blobsync.cli.keep import checkpoint_lines
 from blobsync.cli.tables import table
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.spec import JobRef, NodeChange, RunInfo, State, StateChange

@@ -13,7 +13,7 @@ import pytest
 from blobsync.base.errors import StorageError, SubmissionError
 from blobsync.base.process import Completed
 from blobsync.base.redaction import Secret
-from blobsync.cli.job_text import job_data, job_table
+from blobsync.cli.jobs import job_data, job_table
 from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.context import JobContext

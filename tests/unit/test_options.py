@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from blobsync.base.errors import UsageError
-from blobsync.cli.session import OptionGroup
+from blobsync.cli.commands import OptionGroup
 from blobsync.cli.transfer import Far, TransferWords
 from blobsync.jobspec.submit_options import SubmitKeywords
 from blobsync.plan.transfer_options import TransferOptions, check_options

@@ -17,11 +17,18 @@ import pytest
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, UsageError
 from blobsync.base.events import Expected, FilesDone, Phase
 from blobsync.base.stopping import stop_on_other_signals
-from blobsync.cli.output import CommandInterruptedError, Console, Result, painted, wants_color
+from blobsync.cli.output import (
+    CommandInterruptedError,
+    Console,
+    PhaseTimes,
+    Result,
+    cells,
+    painted,
+    wants_color,
+    wrapped,
+)
 from blobsync.cli.progress import LineListener, bar_text
 from blobsync.cli.tables import table
-from blobsync.cli.text_width import cells, wrapped
-from blobsync.cli.timings import PhaseTimes
 from blobsync.plan.progress import Progress
 
 
@@ -159,7 +166,7 @@ def test_the_time_of_a_command_is_that_of_its_phases() -> None:
         now[0] = float(at)
         timed.emit(Phase(phase))
     now[0] = 16.5
-    timed.answers()
+    timed.begin("answering")
     now[0] = 17.0
     spans = {"starting": 1.0, "listing": 2.5, "moving": 3.0, "verifying": 1.0, "answering": 0.5}
     assert dict(timed.spans()) == spans

@@ -10,7 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from blobsync.base.errors import PlanFileError
-from blobsync.cli.session import OptionGroup
+from blobsync.cli.commands import OptionGroup
 from blobsync.cli.transfer import TransferWords
 from blobsync.plan.saved_plan import load, save
 from blobsync.plan.transfer_options import TransferOptions

@@ -21,7 +21,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.redaction import register_secret
-from blobsync.cli.job_text import job_data, job_details, job_table
+from blobsync.cli.jobs import job_data, job_details, job_table
 from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext

@@ -9,8 +9,8 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from blobsync.cli.command_tree import build_app
 from blobsync.cli.command_words import SECTIONS
+from blobsync.cli.commands import build_app
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blobsync.cli.documents.kinds import Schema
-from blobsync.cli.documents.schemas import answers, document_schema, schema_id
+from blobsync.cli.schema import ANSWERS, Schema, document_schema, schema_id
 
 _HEAD = """\
 ---
@@ -37,7 +36,7 @@ def write_json_pages(source: Path) -> None:
     """Write the page and the files into the folder of the site's sources."""
     folder = source / _FILES
     folder.mkdir()
-    for command, shapes in answers().items():
+    for command, shapes in ANSWERS.items():
         text = json.dumps(document_schema(command, shapes), indent=1) + "\n"
         (folder / _file(command)).write_text(text, encoding="utf-8")
     (source / "reference" / "json.md").write_text(json_page(), encoding="utf-8")
@@ -47,7 +46,7 @@ def json_page() -> str:
     """What surrounds ``data``, then the data of each command; commands with equal answers share one."""
     lines = [_HEAD.rstrip("\n"), "", *_table(document_schema("", ()))]
     groups: dict[str, tuple[list[str], Sequence[Schema]]] = {}
-    for command, shapes in answers().items():
+    for command, shapes in ANSWERS.items():
         groups.setdefault(json.dumps(list(shapes)), ([], shapes))[0].append(command)
     for names, shapes in groups.values():
         links = ", ".join(f"[{schema_id(name)}](../{_FILES}/{_file(name)})" for name in names)

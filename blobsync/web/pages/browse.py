@@ -18,10 +18,9 @@ from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedEr
 from blobsync.base.redaction import redact
 from blobsync.project.api import Project
 from blobsync.project.folders import FolderName, FolderStatus
-from blobsync.web.app_state import app_state_of, form_of, page_number
 from blobsync.web.open_project import source_of
 from blobsync.web.previews import PICTURE_BYTES, TEXT_BYTES, Preview, changed_lines, picture_type, preview_of
-from blobsync.web.render import age_text, fragment, live_parts, page, through_of
+from blobsync.web.render import age_text, app_state_of, form_of, fragment, live_parts, page, page_number, through_of
 from blobsync.web.status_cache import CachedStatus
 
 _UPLOAD = ("local_only", "changed_here")

@@ -16,8 +16,7 @@ from blobsync.jobs.preflight import refusals
 from blobsync.local.ignore_patterns import bad_patterns
 from blobsync.project.doctor import diagnose
 from blobsync.project.jobs import Jobs
-from blobsync.web.app_state import app_state_of
-from blobsync.web.render import page, part
+from blobsync.web.render import app_state_of, page, part
 
 _BADGES = {CheckStatus.OK: "good", CheckStatus.UNTRIED: "", CheckStatus.WARN: "warn", CheckStatus.FAIL: "bad"}
 

@@ -30,10 +30,9 @@ from blobsync.jobspec.spec import SERVICES, State
 from blobsync.jobspec.task_states import counts_text
 from blobsync.project.checkpoints import Checkpoint
 from blobsync.project.jobs import Jobs
-from blobsync.web.app_state import app_state_of, form_of, page_number, visit_of
 from blobsync.web.charts import task_chart, timeline, use_charts
 from blobsync.web.gate import TOKEN_FIELD
-from blobsync.web.render import fragment, live_parts, page, part, pause
+from blobsync.web.render import app_state_of, form_of, fragment, live_parts, page, page_number, part, pause, visit_of
 
 # Jobs on a page.
 PAGE_JOBS = 50

@@ -33,10 +33,9 @@ from blobsync.jobs.form.fields import (
 from blobsync.jobs.form.filled import CheckedForm, JobForm, check_form, form_of_job
 from blobsync.jobs.form.templates import load_template, save_template, template_names
 from blobsync.jobs.record import JobFilter
-from blobsync.web.app_state import app_state_of, form_of
 from blobsync.web.open_project import Source, problem_of
 from blobsync.web.pages.jobs import after_submission
-from blobsync.web.render import fragment, page
+from blobsync.web.render import app_state_of, form_of, fragment, page
 
 # Old jobs in the list, and characters of a request that are shown.
 _RECENT = 50

@@ -15,9 +15,8 @@ from starlette.routing import Route
 from blobsync.base.errors import UsageError
 from blobsync.plan.transfer_options import Keep, TransferOptions, deletion_limits
 from blobsync.plan.transfer_plan import Action, Direction, FileAction, PlanPart, TransferPlan, verb
-from blobsync.web.app_state import app_state_of, form_of, page_number
 from blobsync.web.open_project import Source, look_through, source_of
-from blobsync.web.render import fragment, live_parts, page
+from blobsync.web.render import app_state_of, form_of, fragment, live_parts, page, page_number
 from blobsync.web.transfer_tasks import TransferRequest, TransferTask
 
 # Files of each reason in the plan, and on each page of the full list.

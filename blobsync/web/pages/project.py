@@ -14,9 +14,8 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact
 from blobsync.project.status import EntryStatus, ProjectStatus
 from blobsync.project.transfer_history import TransferEntry
-from blobsync.web.app_state import app_state_of
 from blobsync.web.open_project import Source, source_of
-from blobsync.web.render import fragment, live_parts, page, through_of
+from blobsync.web.render import app_state_of, fragment, live_parts, page, through_of
 from blobsync.web.status_cache import CachedStatus
 
 # Seconds that the first page waits for the status.

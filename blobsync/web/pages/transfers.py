@@ -24,10 +24,9 @@ from blobsync.project.transfer_history import (
     failures_in,
     files_in,
 )
-from blobsync.web.app_state import AppState, app_state_of, page_number
 from blobsync.web.charts import CHART_SECONDS, HEIGHT, WIDTH, bytes_chart, rate_curve
 from blobsync.web.open_project import look_through
-from blobsync.web.render import fragment, live_parts, page
+from blobsync.web.render import AppState, app_state_of, fragment, live_parts, page, page_number
 from blobsync.web.transfer_tasks import TransferTask
 
 _PAGE = 50

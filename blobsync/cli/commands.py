@@ -1,4 +1,9 @@
-"""The command line as Typer's tree: help, completion, and the reader of command lines."""
+"""The command line: how a command declares its options, and all commands as Typer's tree, which reads a line, completes
+it and shows help.
+
+Global options go before the command word, and for most commands also after it:
+``blobsync -c eu -f we3v32 u data/voc20`` and ``blobsync u data/voc20 -c eu -f we3v32`` are the same.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +11,233 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
-from functools import cache
-from inspect import Parameter, Signature
-from typing import Annotated, Any, NamedTuple, get_args
+from functools import cache, cached_property
+from importlib import import_module
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
+from typer.models import ParameterInfo
 
 from blobsync.base.errors import UsageError
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.lazy_regexes import pattern
+from blobsync.base.options import DeclaredOption, options_of
 from blobsync.base.stopping import was_interrupted
 from blobsync.cli.command_words import ENDS_WITH_A_COMMAND, SECTIONS, WORDS, Word
-from blobsync.cli.session import GLOBALS, Command, Commands, Session, offers, option, registered, row
+from blobsync.cli.output import Result
+from blobsync.cli.session import Session, interrupted, interrupted_looking, looking, with_consent
+
+# The keywords of a declaration are Typer's.
+option, argument = typer.Option, typer.Argument
+
+
+def offers(kind: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
+    """The completion of what has the metavar ``kind``."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        from blobsync.cli.completion import offered  # late: only the shell asks
+
+        return offered(kind, ctx, incomplete)
+
+    return complete
+
+
+_PATHS: Any = argument(metavar="PATH...", help="Paths inside the project.")
+PathsArgument = Annotated[list[str], _PATHS]
+OptionalPaths = Annotated[list[str] | None, _PATHS]
+
+
+def row(name: str, annotation: Any, default: Any = Parameter.empty) -> Parameter:
+    """A parameter of a command: its annotation has the option or argument."""
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _global(
+    name: str, kind: Any, flags: str, help: str, metavar: str | None = None, default: Any = None, **more: Any
+) -> Parameter:
+    return row(name, Annotated[kind, option(*flags.split(), metavar=metavar, help=help, **more)], default)
+
+
+_OF_PARAM = "Override keys of the cluster file: '{gpu_per_node: 8}'; - reads standard input."
+_OF_CLUSTER = "The cluster: aux_data/aml/NAME.yaml. Default: $AML_CONFIG_PATH, else aml."
+_OF_FROM = "Copy from this cluster's storage."
+_OF_VERBOSE = "Show more; -vv shows everything."
+_TEXT, _NAMED = str | None, offers("CLUSTER")
+GLOBALS = (
+    _global("cluster", _TEXT, "-c --cluster", _OF_CLUSTER, "NAME", autocompletion=_NAMED),
+    _global("from_cluster", _TEXT, "-f --from-cluster", _OF_FROM, "NAME", autocompletion=_NAMED),
+    _global("param", _TEXT, "-p --param", _OF_PARAM, "YAML"),
+    _global("num_gpu", int | None, "-n --num-gpu", "How many GPUs a job gets; 0: none.", "N", min=0),
+    _global("json", bool, "--json", "Print one JSON document on standard output.", default=False),
+    _global("verbose", int, "-v --verbose", _OF_VERBOSE, default=0, count=True, show_default=False),
+    _global("quiet", bool, "-q --quiet", "Show only errors, no progress or notes.", default=False),
+    _global("color", _TEXT, "--color", "Colours. [auto: on a terminal, no NO_COLOR]", "auto|always|never"),
+    _global("log_file", _TEXT, "--log-file", "Append what -vv shows to FILE, without secrets.", "FILE"),
+    _global("timings", bool, "--timings", "Show where the time of the command went.", default=False),
+)
+CommandFunction = Callable[..., Result]
+F = TypeVar("F", bound=CommandFunction)
+
+# Which cluster options have a meaning for a command. All are accepted before and after each command, but help and
+# completion show only these.
+ONE_CLUSTER = ("cluster", "param")
+TWO_CLUSTERS = ("cluster", "from_cluster", "param")
+ITS_NAME = ("cluster",)
+NO_CLUSTER = ()
+_FOR_ALL = ("json", "verbose", "quiet", "color", "log_file", "timings")
+
+
+class Command:
+    """A command: ``function(session, ...) -> Result``, with the options that its annotations declare."""
+
+    def __init__(self, name: str, function: CommandFunction, takes: Collection[str], *, looks: bool) -> None:
+        self.doc = function.__doc__
+        self.ends_with_a_command = name in ENDS_WITH_A_COMMAND
+        self._name = name
+        self._function = function
+        self._looks = looks
+        self._globals = () if self.ends_with_a_command else _rows(takes)
+
+    @cached_property
+    def _own(self) -> Sequence[Parameter]:
+        """The function's parameters behind the session."""
+        return [*signature(self._function, eval_str=True).parameters.values()][1:]
+
+    @cached_property
+    def _groups(self) -> Mapping[str, OptionGroup]:
+        """The parameters that stand for several options, by their names."""
+        return {
+            each.name: OptionGroup(each.annotation, self._name)
+            for each in self._own
+            if not any(isinstance(part, ParameterInfo) for part in get_args(each.annotation))
+        }
+
+    @cached_property
+    def rows(self) -> tuple[Parameter, ...]:
+        """All parameters: the function's own, those of its groups, and the global options."""
+        own = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in self._own if each.name not in self._groups]
+        return (*own, *(each for group in self._groups.values() for each in group.rows), *self._globals)
+
+    def run(self, session: Session, values: dict[str, Any]) -> Result:
+        """Run it with the values of its parameters."""
+        session.merge({each.name: values.pop(each.name) for each in self._globals})
+        session.start()
+        if any(path.startswith("/") for path in values.get("paths") or ()):
+            from blobsync.config.loader import inside_project  # late: most paths are relative
+
+            # Whether the current folder has symlinks ($PWD) or not (Python).
+            root = session.root()
+            values["paths"] = [inside_project(root, path) for path in values["paths"]]
+        try:
+            for name, group in self._groups.items():
+                values[name] = group.build({each.name: values.pop(each.name) for each in group.rows})
+            return with_consent(session, None, lambda: self._carried_out(session, values))
+        except KeyboardInterrupt as stop:
+            raise interrupted(stop) from stop
+
+    def _carried_out(self, session: Session, values: Mapping[str, Any]) -> Result:
+        if not self._looks:
+            return self._function(session, **values)
+        with looking():
+            result = self._function(session, **values)
+        # Producing its lines may be the work.
+        result.interrupted = result.interrupted or interrupted_looking()
+        return result
+
+
+class OptionGroup:
+    """The options that the fields of one class declare, as ``command`` has them; together they make one value.
+
+    ``kind`` is the class, or an ``Annotated`` of it with the function that makes the value of what was typed.
+    """
+
+    def __init__(self, kind: Any, command: str) -> None:
+        owner, self._make = get_args(kind) or (kind, kind)
+        declared = options_of(owner).items()
+        self._options = {name: one for name, one in declared if command in (one.about.commands or (command,))}
+
+    @property
+    def rows(self) -> tuple[Parameter, ...]:
+        """The options as parameters of the command."""
+        return tuple(_row(name, one) for name, one in self._options.items())
+
+    def build(self, values: Mapping[str, Any]) -> Any:
+        """The value of these options; what is not given has the class's own default."""
+        given = {name: value for name, value in values.items() if value is not None and value is not False}
+        for name in given:
+            if self._options[name].is_flag:
+                given[name] = self._options[name].about.sets
+        return self._make(**given)
+
+
+# As users call the platforms.
+_PLATFORMS = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
+
+
+def _row(name: str, one: DeclaredOption) -> Parameter:
+    about = one.about
+    kind: Any = list[str] if about.repeated else bool if one.is_flag else str if one.choices else one.kind
+    default = False if one.is_flag else None if about.repeated else one.default
+    said = f"{about.help.rstrip('.')}, such as {about.example}." if about.example else about.help
+    if about.platforms:
+        said = f"{', '.join(_PLATFORMS.get(each, each) for each in about.platforms)}: {said[0].lower()}{said[1:]}"
+    settings: dict[str, Any] = {"help": said, "metavar": about.metavar or "|".join(one.choices) or None}
+    if about.least is not None:
+        settings["min"] = about.least
+    return row(name, Annotated[kind if default is not None else kind | None, option(one.flag, **settings)], default)
+
+
+class Commands:
+    """Commands by name, and groups of them; ``else_word`` is the command of a group for an unknown first word."""
+
+    def __init__(self, help: str = "", else_word: str | None = None) -> None:
+        self.help = help
+        self.else_word = else_word
+        self.commands: dict[str, Command] = {}
+        self.groups: dict[str, Commands] = {}
+
+    def group(self, name: str, help: str, *, else_word: str | None = None) -> Commands:
+        """Add a group."""
+        self.groups[name] = Commands(help, else_word)
+        return self.groups[name]
+
+    def command(self, name: str, *, looks: bool = False, takes: Collection[str] = ONE_CLUSTER) -> Callable[[F], F]:
+        """Add ``function(session, ...) -> Result``, which itself is unchanged, as the command ``name``.
+
+        ``looks``: the command changes nothing, and says so on Ctrl-C. ``takes`` are the global options that have a
+        meaning for it, besides those of all commands. Where everything from the first word on that is no option belongs
+        to the user's command, global options are accepted only before the command word.
+        """
+
+        def add(function: F) -> F:
+            self.commands[name] = Command(name, function, takes, looks=looks)
+            return function
+
+        return add
+
+
+def _rows(takes: Collection[str]) -> tuple[Parameter, ...]:
+    """The global options as accepted after a command."""
+    return tuple(each if each.name in (*takes, *_FOR_ALL) else _unseen(each) for each in GLOBALS)
+
+
+def _unseen(parameter: Parameter) -> Parameter:
+    kind, declared = get_args(parameter.annotation)
+    hidden = copy(declared)
+    hidden.hidden = True
+    return parameter.replace(annotation=Annotated[kind, hidden])
+
+
+def registered(word: Word) -> Commands:
+    """The commands of the module that has ``word``; the module is imported now."""
+    commands: Commands = import_module(f"blobsync.cli.{word.module}").app
+    return commands
+
 
 _SETTINGS: dict[str, Any] = {
     # Rich would add 80 ms to every command, and its tracebacks show local variables.
@@ -133,7 +349,8 @@ def _group(commands: Commands) -> typer.Typer:
     if commands.else_word is not None:
         # Options before the first word are those of the command that it is for.
         context = {**_SETTINGS["context_settings"], "ignore_unknown_options": True}
-        settings |= {"cls": _with_else_word(commands.else_word), "context_settings": context}
+        group_class = type("Group", (_Group,), {"else_word": commands.else_word})
+        settings |= {"cls": group_class, "context_settings": context}
     group = typer.Typer(**settings)
     for name, each in commands.commands.items():
         _add(group, name, each)
@@ -141,7 +358,8 @@ def _group(commands: Commands) -> typer.Typer:
 
 
 class _Group(TyperGroup):
-    """A group whose help has the first sentence of each command whole; the base class cuts it at the line's end."""
+    """A group whose help has the first sentence of each command whole; the base class cuts it at the line's end.
+    The command ``else_word``, if there is one, is put before a word that is none of its commands."""
 
     context_class = _Context
     else_word: str | None = None
@@ -150,33 +368,26 @@ class _Group(TyperGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(name, each.get_short_help_str(_WHOLE)) for name, each in self.commands.items()])
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if self.else_word and args and args[0] not in self.commands:
+            from blobsync.cli.suggestions import word_of_group
 
-def _with_else_word(name: str) -> type[_Group]:
-    """A group that puts the command ``name`` before a word that is none of its commands."""
+            if word_of_group(args[0], self.commands):
+                ctx.fail(f"No such command '{args[0]}'.")
+            args = [self.else_word, *args]
+        return super().resolve_command(ctx, args)
 
-    class WithElseWord(_Group):
-        else_word = name
-
-        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            if args and args[0] not in self.commands:
-                from blobsync.cli.suggestions import word_of_group
-
-                if word_of_group(args[0], self.commands):
-                    ctx.fail(f"No such command '{args[0]}'.")
-                args = [name, *args]
-            return super().resolve_command(ctx, args)
-
-        def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-            """The group's commands, and what may stand there if it is none of them."""
-            command = self.commands[name]
-            inner = command.make_context(name, [], parent=ctx, resilient_parsing=True)
-            if incomplete.startswith("-"):
-                return command.shell_complete(inner, incomplete)
-            first = next((each for each in command.params if each.param_type_name == "argument"), None)
-            others = first.shell_complete(inner, incomplete) if first else []
-            return [*super().shell_complete(ctx, incomplete), *others]
-
-    return WithElseWord
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """The group's commands, and what may stand there if it is none of them."""
+        found = super().shell_complete(ctx, incomplete)
+        if self.else_word is None:
+            return found
+        command = self.commands[self.else_word]
+        inner = command.make_context(self.else_word, [], parent=ctx, resilient_parsing=True)
+        if incomplete.startswith("-"):
+            return command.shell_complete(inner, incomplete)
+        first = next(each for each in command.params if each.param_type_name == "argument")
+        return [*found, *first.shell_complete(inner, incomplete)]
 
 
 def _add(app: typer.Typer, name: str, command: Command) -> None:
