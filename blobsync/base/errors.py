@@ -81,11 +81,7 @@ class FailureCode(str, Enum):
     TRASH_TOO_SMALL = "trash_too_small", "the trash cannot hold the local files that would go", ExitCode.USAGE
     UNDO_IMPOSSIBLE = "undo_impossible", "what could not be undone is refused by `undo: required`", ExitCode.USAGE
     PLAN_FILE_INVALID = "plan_file_invalid", "a saved plan cannot be read, or is out of date", ExitCode.USAGE
-    LOCK_INVALID = (
-        "lock_invalid",
-        "a lock is missing, or is not the one that was written",
-        ExitCode.USAGE,
-    )
+    LOCK_INVALID = "lock_invalid", "a lock is missing, or is not the one that was written", ExitCode.USAGE
     CONTENT_LOST = "content_lost", "what a lock names is nowhere any more, so nothing was moved"
     CONFLICT = "conflict", "both sides changed since they were last verified", ExitCode.PARTIAL
     # Credentials
@@ -95,10 +91,7 @@ class FailureCode(str, Enum):
     LOGIN_REQUIRED = "login_required", "not logged in to Azure", ExitCode.USAGE
     # The service and the network
     STORAGE_ERROR = "storage_error", "the service rejected the request"
-    STORAGE_UNREACHABLE = (
-        *("storage_unreachable", "the service cannot be reached"),
-        *(ExitCode.FAILED, Retry.AT_THE_END),
-    )
+    STORAGE_UNREACHABLE = "storage_unreachable", "the service cannot be reached", ExitCode.FAILED, Retry.AT_THE_END
     ACCESS_DENIED = "access_denied", "the service denied access with this credential", ExitCode.USAGE
     CONTAINER_NOT_FOUND = "container_not_found", "the container does not exist", ExitCode.USAGE
     BLOB_NOT_FOUND = "blob_not_found", "the blob does not exist", ExitCode.NOTHING_MATCHED
@@ -137,11 +130,7 @@ class FailureCode(str, Enum):
     TRANSFER_INCOMPLETE = "transfer_incomplete", "some files failed, or conflict", ExitCode.PARTIAL
     CANCELLED = "cancelled", "stopped by Ctrl-C or a signal", ExitCode.INTERRUPTED
     SPREAD_REFUSED = "spread_refused", "a node of the cluster cannot take part in the transfer"
-    SPREAD_BUSY = (
-        "spread_busy",
-        "another command moves files to the same folder with `--nodes`",
-        ExitCode.PARTIAL,
-    )
+    SPREAD_BUSY = "spread_busy", "another command moves files to the same folder with `--nodes`", ExitCode.PARTIAL
     # Programs
     AZCOPY_FAILED = (
         "azcopy_failed",
@@ -149,10 +138,7 @@ class FailureCode(str, Enum):
         ExitCode.FAILED,
         Retry.DIRECT_AFTER_AZCOPY,
     )
-    AZCOPY_CANNOT_CARRY = (
-        *("azcopy_cannot_carry", "azcopy would lose or change this file"),
-        *(ExitCode.FAILED, Retry.DIRECT),
-    )
+    AZCOPY_CANNOT_CARRY = "azcopy_cannot_carry", "azcopy would lose or change this file", ExitCode.FAILED, Retry.DIRECT
     AZCOPY_NOT_FOUND = "azcopy_not_found", "azcopy is not installed", ExitCode.USAGE
     AZCOPY_VERSION = "azcopy_version", "azcopy is too old, or cannot run here", ExitCode.USAGE
     AZCOPY_INSTALL = "azcopy_install", "azcopy could not be installed"

@@ -432,7 +432,7 @@ def config_trust_link(
       blobsync config trust-link data/coco
       blobsync config trust-link --forget data/coco
     """
-    from blobsync.config.trusted_links import TRUSTED_LINKS
+    from blobsync.config.trust_store import TRUSTED_LINKS
     from blobsync.local.link_policy import agree
     from blobsync.local.link_policy import forget as withdraw
 

@@ -1,7 +1,7 @@
 """Which files of a project ``init`` packs, and why each is in or out; ``local.ignore_patterns`` matches the patterns.
 
 Excluded folders are never entered. No pattern can include these again: version control,
-virtual environments, caches, the local sides of folder entries, the folders of logs (``config.log_folder``),
+virtual environments, caches, the local sides of folder entries, the folders of logs (``config.project_root``),
 blobsync's own files, and files above ``max_file_size``. Files that hold secrets by their name (``.env``, ``id_rsa``,
 ``.aws/``) are excluded unless a pattern of ``.blobsyncignore`` or of the cluster file names them. Files below
 ``aux_data/`` that hold a key are left out later, by ``code.snapshot``, which reads them.
@@ -22,9 +22,8 @@ from blobsync.base.formatting import count_text, size_text
 from blobsync.base.user_folders import environment
 from blobsync.code.secrets import LOOKED_AT, names_it, why_secret
 from blobsync.code.unpack import MANIFEST_NAME
-from blobsync.config.log_folder import log_folders_inside
 from blobsync.config.model import Cluster
-from blobsync.config.project_root import PROJECT_MARK
+from blobsync.config.project_root import PROJECT_MARK, log_folders_inside
 from blobsync.local.globs import ZipExclude, zip_excludes
 from blobsync.local.ignore_patterns import IGNORE_FILES, IgnoreRules, project_rules
 from blobsync.local.names import is_temporary

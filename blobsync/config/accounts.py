@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from blobsync.base.errors import ConfigError
@@ -19,11 +19,13 @@ from blobsync.base.locations import AMAZON
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import host_of
 from blobsync.config.known_keys import ACCOUNT, OF_BUCKETS, WORKSPACE
-from blobsync.config.logins import StoredLogin, load_login
 from blobsync.config.model import StorageAccount, WorkspaceConfig, default_blob_endpoint
 from blobsync.config.typed_values import Checker, described, is_placeholder
 from blobsync.config.user_config import load_user_config
 from blobsync.config.yaml_document import Document, KeyPath, read_document
+
+if TYPE_CHECKING:
+    from blobsync.config.logins import StoredLogin
 
 # https://learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata
 _CONTAINER = pattern(r"\$root|\$web|\$logs|[a-z0-9](?:-?[a-z0-9]){2,62}")
@@ -195,6 +197,8 @@ class AccountFile:
         """Add the user's login. Most files without a credential are for an identity, and then none is stored."""
         if self.problems or not self.takes_login or account.auth == "identity":
             return account
+        from blobsync.config.logins import load_login  # late: most files have a credential, or are for an identity
+
         try:
             login = load_login(account.container, self._environ)
         except ConfigError as error:

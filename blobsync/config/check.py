@@ -22,7 +22,7 @@ from blobsync.config.loader import (
 from blobsync.config.mapping import entries_within
 from blobsync.config.model import AML_PLATFORMS, Cluster, JobRefusal, StorageAccount
 from blobsync.config.project_root import CLUSTER_FOLDER, CLUSTER_VARIABLE
-from blobsync.config.trusted_links import TRUSTED_LINKS
+from blobsync.config.trust_store import TRUSTED_LINKS
 
 # Finds mistakes of a cluster file, of which it may be a part.
 Look: TypeAlias = Callable[[Cluster], Iterable[ConfigError]]

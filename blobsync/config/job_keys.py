@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from blobsync.base.daily_warnings import DailyWarning
 from blobsync.base.errors import ConfigError
 from blobsync.base.formatting import count_text
 from blobsync.config.known_keys import FOLDER_SUFFIX
@@ -222,6 +221,8 @@ def _labels(document: Document, values: Mapping[str, Any], platform: str) -> Ite
             file, line = document.origin(path)
             found.setdefault(file, []).append(".".join(path) + (f" (line {line})" if line else ""))
     for file, keys in found.items():
+        from blobsync.base.daily_warnings import DailyWarning  # late: most files have no such key
+
         yield DailyWarning(f"{file}: no effect on jobs on {platform}, only on other platforms: {', '.join(keys)}")
 
 

@@ -1,4 +1,4 @@
-"""Finds the project's folder, and checks that it is the user's own.
+"""Finds the project's folder and those in it, and checks that it is the user's own.
 
 A project's files say which programs run and where data goes, so anyone who can create ``aux_data/`` above the current
 folder (in ``/tmp``, on a shared disk) would decide that for every user below. The rule is git's for repositories:
@@ -23,6 +23,9 @@ LOCK_FOLDER = f"{PROJECT_MARK}/locks"
 CLUSTER_VARIABLE = "AML_CONFIG_PATH"
 # The folder for blobsync's records of a project.
 STATE_FOLDER = ".blobsync"
+# Where ACT put the logs of jobs, unless its variable names another folder.
+ASSETS = "assets"
+LOG_FOLDER_VARIABLE = "AML_LOG_FOLDER"
 
 
 def find_project(start: Path, environ: Mapping[str, str] | None = None) -> Path:
@@ -129,3 +132,17 @@ def _demand_listed(folder: Path, path: Path, owner: int, environ: Mapping[str, s
         hint=f"if you trust its files, add to {user_config_file(environ)}: safe_projects: ['{folder}']; "
         f"or for one command: {SAFE_PROJECTS_VARIABLE}={shlex.quote(str(folder))}",
     )
+
+
+def log_folder(root: Path, environ: Mapping[str, str]) -> Path:
+    """The folder that contains those of the jobs; the variable may name one outside the project."""
+    return root / (environ.get(LOG_FOLDER_VARIABLE) or ASSETS)
+
+
+def log_folders_inside(root: Path, environ: Mapping[str, str]) -> frozenset[str]:
+    """The log folders inside the project, from its root, with ``/``: ``assets``, and the variable's."""
+    named = log_folder(root, environ)
+    inside = os.path.relpath(os.path.normpath(named), root)
+    # Its name may lead through a link; the project itself is never a log folder.
+    real = os.path.relpath(named.resolve(), root.resolve())
+    return frozenset({ASSETS, *(path for path in (inside, real) if path.partition("/")[0] not in (".", ".."))})

@@ -1,15 +1,18 @@
 """What the user agreed to for each project, in a file of its own kind: ``$XDG_CONFIG_HOME/blobsync/trusted-WHAT.json``.
 
-A project may come from a stranger. So it cannot agree to anything itself: the record is kept outside of it.
+A project may come from a stranger. So it cannot agree to anything itself: the record is kept outside of it. Of such a
+project a symlink out of it would let blobsync read or write anywhere: the user must trust each such link once, with its
+current target.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from blobsync.base.user_folders import config_home, locked_own, naming_damage, read_own, write_own
 
@@ -54,3 +57,18 @@ class TrustStore(Generic[_T]):
         with naming_damage(file, f"remove {file}, then agree again: {self._again}"):
             projects = json.loads(text)["projects"]
             return {str(name): [self._form(map(str, one)) for one in each] for name, each in projects.items()}
+
+
+class OutsideLink(NamedTuple):
+    """``link`` is its path from the project's root; ``target`` is the target's path without links."""
+
+    link: str
+    target: str
+
+
+TRUSTED_LINKS = TrustStore("links", OutsideLink._make, "blobsync config trust-link PATH")
+
+
+def trust_command(link: str) -> str:
+    """The command that trusts a link."""
+    return f"blobsync config trust-link {shlex.quote(link)}"

@@ -93,12 +93,12 @@ def parse_document(text: str, file: str) -> Document:
     """Parse one YAML mapping. Raises ``ConfigError`` with the line; an empty text is an empty mapping."""
     try:
         loader = _PlainLoader(text)
+        loader.file = file
         node = loader.get_single_node()
         if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
             return Document(file, {}, {})
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError("is not a mapping of keys to values", file=file, line=node.start_mark.line + 1)
-        _refuse_explosions(node, file)
         origins = {path: Origin(file, line) for path, line in _walk(loader, node, (), file, ())}
         return Document(file, loader.construct_document(node), origins)
     except RecursionError:
@@ -121,26 +121,6 @@ def parse_texts(text: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-def _refuse_explosions(root: yaml.Node, file: str) -> None:
-    """Refuse aliases of aliases: each level of a few bytes multiplies the size of the one before."""
-    sizes: dict[int, int] = {}
-    # Each node once, after those below it.
-    todo = [(root, False)]
-    while todo:
-        node, below_is_done = todo.pop()
-        parts = _parts(node)
-        if below_is_done:
-            # A node whose size is still 0 is one around this node, which `_walk` refuses.
-            sizes[id(node)] = 1 + sum(sizes.get(id(part), 0) for part in parts)
-            if sizes[id(node)] > _MAX_VALUES:
-                line = node.start_mark.line + 1
-                raise ConfigError(f"expands to more than {_MAX_VALUES:,} values with its aliases", file=file, line=line)
-        elif id(node) not in sizes:
-            sizes[id(node)] = 0
-            todo.append((node, True))
-            todo += [(part, False) for part in parts if id(part) not in sizes]
-
-
 def _parts(node: yaml.Node) -> list[yaml.Node]:
     if isinstance(node, yaml.MappingNode):
         return [each for pair in node.value for each in pair]
@@ -154,7 +134,13 @@ class _PlainLoader(yaml.SafeLoader):
         self.flatten_mapping(node)
         return {key.value: self.construct_object(value, deep=deep) for key, value in node.value}
 
+    file = ""
     _depth = 0
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        # Of each node, with everything below it: its values, however often an alias repeats them.
+        self._sizes: dict[yaml.Node, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         # Brackets on one line are read ahead of the nodes, up to 1,024 characters, and closed again before the first.
@@ -167,6 +153,13 @@ class _PlainLoader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(
                 problem=f"{_shown_tag(node.tag)} is not allowed in a configuration", problem_mark=node.start_mark
             )
+        if node is not None and node not in self._sizes:
+            # A node around this one has no size yet; `_walk` refuses it.
+            size = self._sizes[node] = 1 + sum(self._sizes.get(part, 0) for part in _parts(node))
+            if size > _MAX_VALUES:
+                # Each level of aliases, of a few bytes, multiplies the size of the one before.
+                said = f"expands to more than {_MAX_VALUES:,} values with its aliases"
+                raise ConfigError(said, file=self.file, line=node.start_mark.line + 1)
         return node
 
     def _is_plain(self, node: yaml.Node) -> bool:

@@ -19,8 +19,8 @@ from pathlib import Path
 from blobsync.backends.local.local_backend import count_gpus, visible_gpus
 from blobsync.base.process import DOCKER_VERSION, ProcessRunner, python_module, why_it_fails
 from blobsync.config.model import Cluster
+from blobsync.config.trust_store import TRUSTED_LINKS
 from blobsync.config.trusted_docker import DockerArgs, demand_docker
-from blobsync.config.trusted_links import TRUSTED_LINKS
 from blobsync.jobspec.make_spec import SubmitRequest, describe, image_of
 from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.spec import JobSpec

@@ -33,7 +33,7 @@ from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile
 from blobsync.config.mapping import Resolution, is_below, resolve
 from blobsync.config.model import DEFAULT_CLUSTER, Cluster, StorageAccount
-from blobsync.config.trusted_links import TRUSTED_LINKS
+from blobsync.config.trust_store import TRUSTED_LINKS
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.node_secrets import known_accounts

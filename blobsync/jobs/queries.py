@@ -22,8 +22,8 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.config.loader import cluster_names, load_cluster
-from blobsync.config.log_folder import ASSETS, log_folder
 from blobsync.config.model import Cluster
+from blobsync.config.project_root import ASSETS, log_folder
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.failure_causes import FoundCause, is_retriable, read_causes, summarise
 from blobsync.jobs.history import demand_one

@@ -226,12 +226,9 @@ class PairIndex:
         rows = [_row(path, record) for path, record in records.items() if storable(path)]
 
         def write(db: sqlite3.Connection, root: int) -> None:
-            db.executemany(
-                "INSERT OR REPLACE INTO pairs (root, path, size, md5, mtime_ns, ctime_ns, inode, source_etag,"
-                " etag) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [(root, *row) for row in rows],
-            )
-            drop(db, root, [path for path in records if storable(path)])
+            put = "INSERT OR REPLACE INTO pairs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            db.executemany(put, [(root, *row) for row in rows])
+            _drop(db, root, list(filter(storable, records)))
 
         if records:
             self._index.write(self._key, write)
@@ -242,7 +239,7 @@ class PairIndex:
 
         def write(db: sqlite3.Connection, root: int) -> None:
             db.executemany("DELETE FROM pairs WHERE root = ? AND path = ?", [(root, path) for path in gone])
-            drop(db, root, gone)
+            _drop(db, root, gone)
 
         self._index.write(self._key, write)
 
@@ -262,38 +259,37 @@ class PairIndex:
 
         In one transaction or several; it counts only after the last one.
         """
-        rows = found.rows()
-        listed = level_of(folder) if one_level else folder
-        forget = forget_level if one_level else forget_folder
         if not storable(folder):
             return
+        rows = found.rows()
         good = (row for row in rows if storable(row[0]))
         beginning = list(islice(good, PAGE))
+        note = partial(_note_listing, folder=_level_of(folder) if one_level else folder, at=at)
 
         def first(db: sqlite3.Connection, root: int) -> None:
-            forget(db, root, folder)
-            store(db, root, beginning)
+            (_forget_level if one_level else _forget_folder)(db, root, folder)
+            _store(db, root, beginning)
             if len(rows) <= PAGE:
-                note_listing(db, root, listed, at)
+                note(db, root)
 
         if len(rows) <= PAGE:
             self._index.later(self._key, first)
             return
         self._index.write(self._key, first)
         while page := list(islice(good, PAGE)):
-            self._index.write(self._key, partial(store, rows=page))
-        self._index.write(self._key, lambda db, root: note_listing(db, root, listed, at))
+            self._index.write(self._key, partial(_store, rows=page))
+        self._index.write(self._key, note)
 
     def remember_blob(self, path: str, state: RemoteState | None, at: float) -> None:
         """Store the result of looking up one blob by its exact name; None: there is none."""
         if storable(path):
-            self._index.later(self._key, lambda db, root: note_blob(db, root, path, state, at))
+            self._index.later(self._key, partial(_note_blob, path=path, state=state, at=at))
 
     def remember_blobs(self, blobs: Mapping[str, RemoteState]) -> None:
         """Store blobs that were written without the local files of the same paths, in one transaction."""
         rows = [(path, blob.size, blob.md5, blob.etag) for path, blob in blobs.items() if storable(path)]
         if rows:
-            self._index.write(self._key, lambda db, root: store(db, root, rows))
+            self._index.write(self._key, partial(_store, rows=rows))
 
     def as_last_listed(self, folder: str) -> Iterator[tuple[str, RemoteState]]:
         """What the container presumably holds below ``folder``, in the order of the paths."""
@@ -304,7 +300,7 @@ class PairIndex:
 
     def blob_as_last_listed(self, path: str) -> RemoteState | None:
         """The same for one blob; None if there presumably is none."""
-        return self._index.read_listings(self._key, path, partial(known_blob, path=path))
+        return self._index.read_listings(self._key, path, partial(_known_blob, path=path))
 
     def listed_at(self, folder: str) -> float | None:
         """When ``folder`` was last listed as a whole (seconds since 1970); None if never."""
@@ -312,16 +308,22 @@ class PairIndex:
 
     def blob_listed_at(self, path: str) -> float | None:
         """The same for a path that is no folder: the level that it is in counts, too."""
-        listed = [*at_and_above(path), "", level_of(path.rpartition("/")[0])]
+        listed = [*at_and_above(path), "", _level_of(path.rpartition("/")[0])]
         return self._index.read_listings(self._key, path, partial(_latest, listed=listed))
 
     def listed_in(self, folder: str) -> Listed:
         """Which parts of ``folder`` were listed."""
-        return self._index.read_listings(self._key, folder, partial(listed_in, folder=folder)) or Listed()
+        start, end = _below(folder)
+
+        def ask(db: sqlite3.Connection, root: int) -> Listed:
+            query = "SELECT folder FROM listings WHERE root = ? AND folder >= ? AND folder < ?"
+            return Listed(frozenset(row[0] for row in db.execute(query, (root, start, end))))
+
+        return self._index.read_listings(self._key, folder, ask) or Listed()
 
     def _pages(self, folder: str, query: str) -> Iterator[Any]:
         """Rows below ``folder`` in the order of their paths, which come first; others may write between pages."""
-        after, end = below(folder)
+        after, end = _below(folder)
 
         def page(db: sqlite3.Connection, root: int) -> list[Any]:
             return db.execute(query, {"root": root, "after": after, "end": end, "page": PAGE}).fetchall()
@@ -332,7 +334,7 @@ class PairIndex:
 
     def _level(self, folder: str) -> Iterator[Any]:
         """The recorded paths directly in ``folder`` and their ETags; skips what is below a sub-folder in one step."""
-        first, end = below(folder)
+        first, end = _below(folder)
         start = len(first)
 
         def following(db: sqlite3.Connection, root: int) -> Any:
@@ -371,8 +373,7 @@ class BlobChecksums:
         rows = [(name, blob.etag, blob.crc64) for name, blob in blobs.items() if blob.crc64 and storable(name)]
 
         def write(db: sqlite3.Connection, root: int) -> None:
-            put = "INSERT OR REPLACE INTO checksums (root, name, etag, crc64) VALUES (?, ?, ?, ?)"
-            db.executemany(put, [(root, *row) for row in rows])
+            db.executemany("INSERT OR REPLACE INTO checksums VALUES (?, ?, ?, ?)", [(root, *row) for row in rows])
 
         if rows:
             self._index.later(self._key, write)
@@ -458,57 +459,56 @@ class Differences:
         return self._rows
 
 
-def below(folder: str) -> tuple[str, str]:
+def _below(folder: str) -> tuple[str, str]:
     """The first path below ``folder``, and the first one after all of them."""
     # "0" follows "/" in every relevant encoding.
     return (f"{folder}/", f"{folder}0") if folder else ("", "\U0010ffff")
 
 
-def level_of(folder: str) -> str:
+def _level_of(folder: str) -> str:
     """The key for one level of ``folder`` in the table of listings; no path ends like it."""
     return f"{folder}/"
 
 
-def forget_level(db: sqlite3.Connection, root: int, folder: str) -> None:
-    """Forget what lies directly in ``folder``; the caller holds a transaction."""
-    start, end = below(folder)
+# The following are parts of a transaction that is open.
+
+
+def _forget_level(db: sqlite3.Connection, root: int, folder: str) -> None:
+    """Forget what lies directly in ``folder``."""
+    start, end = _below(folder)
     direct = "DELETE FROM seen WHERE root = ? AND path >= ? AND path < ? AND instr(substr(path, ?), '/') = 0"
     db.execute(direct, (root, start, end, len(start) + 1))
 
 
-def note_blob(db: sqlite3.Connection, root: int, path: str, state: RemoteState | None, at: float) -> None:
-    """Record whether there is a blob of that name at the time ``at``; the caller holds a transaction."""
+def _forget_folder(db: sqlite3.Connection, root: int, folder: str) -> None:
+    """Forget everything in ``folder``."""
+    for table, name in (("seen", "path"), ("listings", "folder")):
+        query = f"DELETE FROM {table} WHERE root = ? AND {name} >= ? AND {name} < ?"  # noqa: S608 - our own tables
+        db.execute(query, (root, *_below(folder)))
+
+
+def _note_blob(db: sqlite3.Connection, root: int, path: str, state: RemoteState | None, at: float) -> None:
+    """Record whether there is a blob of that name at the time ``at``."""
     db.execute("DELETE FROM seen WHERE root = ? AND path = ?", (root, path))
     recorded = db.execute("SELECT etag FROM pairs WHERE root = ? AND path = ?", (root, path)).fetchone()
     if state is not None and (recorded is None or recorded[0] != state.etag):
-        store(db, root, [(path, state.size, state.md5, state.etag)])
+        _store(db, root, [(path, state.size, state.md5, state.etag)])
     elif state is None and recorded is not None:
-        store(db, root, [(path, 0, None, _GONE)])
-    note_listing(db, root, path, at)
+        _store(db, root, [(path, 0, None, _GONE)])
+    _note_listing(db, root, path, at)
 
 
-def forget_folder(db: sqlite3.Connection, root: int, folder: str) -> None:
-    """Forget everything in ``folder``; the caller holds a transaction."""
-    start, end = below(folder)
-    db.execute("DELETE FROM seen WHERE root = ? AND path >= ? AND path < ?", (root, start, end))
-    db.execute("DELETE FROM listings WHERE root = ? AND folder >= ? AND folder < ?", (root, start, end))
+def _store(db: sqlite3.Connection, root: int, rows: Iterable[SeenRow]) -> None:
+    """Store where a listing differs from the records."""
+    db.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?, ?)", [(root, *row) for row in rows])
 
 
-def store(db: sqlite3.Connection, root: int, rows: Iterable[SeenRow]) -> None:
-    """Store where a listing differs from the records; the caller holds a transaction."""
-    db.executemany(
-        "INSERT OR REPLACE INTO seen (root, path, size, md5, etag) VALUES (?, ?, ?, ?, ?)",
-        [(root, *row) for row in rows],
-    )
+def _note_listing(db: sqlite3.Connection, root: int, folder: str, at: float) -> None:
+    db.execute("INSERT OR REPLACE INTO listings VALUES (?, ?, ?)", (root, folder, at))
 
 
-def note_listing(db: sqlite3.Connection, root: int, folder: str, at: float) -> None:
-    """Record that all of ``folder`` was listed at the time ``at``; the caller holds a transaction."""
-    db.execute("INSERT OR REPLACE INTO listings (root, folder, at) VALUES (?, ?, ?)", (root, folder, at))
-
-
-def drop(db: sqlite3.Connection, root: int, paths: list[str]) -> None:
-    """Remove paths that now have a record, or are gone; the caller holds a transaction."""
+def _drop(db: sqlite3.Connection, root: int, paths: list[str]) -> None:
+    """Remove paths that now have a record, or are gone."""
     if db.execute("SELECT 1 FROM seen WHERE root = ? LIMIT 1", (root,)).fetchone():
         db.executemany("DELETE FROM seen WHERE root = ? AND path = ?", [(root, path) for path in paths])
 
@@ -527,17 +527,10 @@ class Listed:
     def __contains__(self, path: str) -> bool:
         """Whether it is known if there is a blob of that name."""
         known = self._listings
-        return bool(known) and not known.isdisjoint((level_of(path.rpartition("/")[0]), "", *at_and_above(path)))
+        return bool(known) and not known.isdisjoint((_level_of(path.rpartition("/")[0]), "", *at_and_above(path)))
 
 
-def listed_in(db: sqlite3.Connection, root: int, folder: str) -> Listed:
-    """What was listed below ``folder``."""
-    start, end = below(folder)
-    rows = db.execute("SELECT folder FROM listings WHERE root = ? AND folder >= ? AND folder < ?", (root, start, end))
-    return Listed(frozenset(row[0] for row in rows))
-
-
-def known_blob(db: sqlite3.Connection, root: int, path: str) -> RemoteState | None:
+def _known_blob(db: sqlite3.Connection, root: int, path: str) -> RemoteState | None:
     """The last known state of one blob; None if it is missing or unknown."""
     for table in ("seen", "pairs"):
         query = f"SELECT size, md5, etag FROM {table} WHERE root = ? AND path = ?"  # noqa: S608 - our own tables

@@ -10,7 +10,7 @@ from blobsync.base.errors import LocalFileError, UntrustedLinkError, UsageError
 from blobsync.base.plan_reasons import Reason
 from blobsync.config.mapping import is_below, project_relative
 from blobsync.config.project_root import PROJECT_MARK
-from blobsync.config.trusted_links import TRUSTED_LINKS, OutsideLink, trust_command
+from blobsync.config.trust_store import TRUSTED_LINKS, OutsideLink, trust_command
 from blobsync.local.state_dir import NAME as STATE_DIR_NAME
 
 

@@ -1,7 +1,7 @@
-"""Files and folders that only their owner may change: whether others could, who they are, and how that ends.
+"""Files and folders that only their owner may change, and others can: who they are, and how that ends.
 
-Groups that share a project run ``chmod -R g+rwX`` on all of it. What others could have changed is not believed, and is
-closed to them only after the user said so.
+Groups that share a project run ``chmod -R g+rwX`` on all of it. What others could have changed is not believed
+(``state_dir``), and is closed to them only after the user said so.
 """
 
 from __future__ import annotations
@@ -23,33 +23,6 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _ACCESS_LIST = "system.posix_acl_access"
 # Members of a group, and files of other users, that a sentence names.
 _NAMED = 4
-
-
-class OpenToOthersError(PermissionError):
-    """It is the user's own, and others may write to it; or read it, where it is a key."""
-
-
-class NotOursError(PermissionError):
-    """It belongs to another user, or is a link or not a folder: it is left alone."""
-
-
-def demand_ours(status: os.stat_result, path: Path, *, is_secret: bool = False) -> None:
-    """Raise unless it belongs to this user and only they can change it (``is_secret``: or read it)."""
-    if status.st_uid != os.geteuid():
-        raise NotOursError(errno.EPERM, f"it belongs to another user, {user_name(status.st_uid)}", str(path))
-    if status.st_mode & (_OTHERS if is_secret else _OTHERS_WRITE):
-        can = "write to" if status.st_mode & _OTHERS_WRITE else "read"
-        raise OpenToOthersError(errno.EPERM, f"other users can {can} it", str(path))
-
-
-def demand_closed_inside(folder: int, path: Path) -> None:
-    """Raise ``OpenToOthersError`` if others can write to a folder in the opened one; only records are in those."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                found = entry.stat(follow_symlinks=False)
-                if found.st_uid == os.geteuid():
-                    demand_ours(found, path / entry.name)
 
 
 def open_places(keys: Iterable[Path], folders: Iterable[Path]) -> dict[Path, str]:

@@ -13,6 +13,7 @@ import hmac
 import json
 import os
 import shlex
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,17 +24,8 @@ from blobsync.base.formatting import count_text
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.plain_json import parse_object
 from blobsync.base.seals import KEY_BYTES, SealKey
-from blobsync.base.user_folders import config_home, make_private, replace_file, state_home
+from blobsync.base.user_folders import config_home, make_private, replace_file, state_home, user_name
 from blobsync.config.project_root import STATE_FOLDER
-from blobsync.local.private_folders import (
-    NotOursError,
-    OpenToOthersError,
-    close_to_others,
-    demand_closed_inside,
-    demand_ours,
-    files_of_others,
-    open_places,
-)
 
 SEAL_FILE = "seal"
 
@@ -108,6 +100,8 @@ TRUST_STATE = "blobsync config trust-state"
 _MARK_CHARS = 16
 _STATE_NAME = pattern(r"state-[0-9a-f]{16}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class TrustedState(NamedTuple):
@@ -222,6 +216,33 @@ def _say_once(text: str, say: Callable[[str], None]) -> None:
         say(text)
 
 
+class OpenToOthersError(PermissionError):
+    """It is the user's own, and others may write to it; or read it, where it is a key."""
+
+
+class NotOursError(PermissionError):
+    """It belongs to another user, or is a link or not a folder: it is left alone."""
+
+
+def demand_ours(status: os.stat_result, path: Path, *, is_secret: bool = False) -> None:
+    """Raise unless it belongs to this user and only they can change it (``is_secret``: or read it)."""
+    if status.st_uid != os.geteuid():
+        raise NotOursError(errno.EPERM, f"it belongs to another user, {user_name(status.st_uid)}", str(path))
+    if status.st_mode & (_OTHERS if is_secret else _OTHERS_WRITE):
+        can = "write to" if status.st_mode & _OTHERS_WRITE else "read"
+        raise OpenToOthersError(errno.EPERM, f"other users can {can} it", str(path))
+
+
+def demand_closed_inside(folder: int, path: Path) -> None:
+    """Raise ``OpenToOthersError`` if others can write to a folder in the opened one; only records are in those."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                found = entry.stat(follow_symlinks=False)
+                if found.st_uid == os.geteuid():
+                    demand_ours(found, path / entry.name)
+
+
 def own_folder(path: Path) -> None:
     """Create ``path`` if it is missing, for the owner only. Raises ``OSError`` unless only we can change it.
 
@@ -267,6 +288,8 @@ class OpenState(NamedTuple):
 
 def open_state(project: Path, environ: Mapping[str, str]) -> OpenState | None:
     """What of the state of the project is the user's own and can be changed by others; None if nothing is."""
+    from blobsync.local.private_folders import files_of_others, open_places  # late: few are open to others
+
     places = open_places((config_home(environ) / KEY_FILE,), _record_folders(project, environ))
     if not places:
         return None
@@ -279,6 +302,8 @@ def close_state(project: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
 
     Raises ``LocalFileError``, also where the file system keeps no permissions.
     """
+    from blobsync.local.private_folders import close_to_others  # late: few are open to others
+
     own = _outside_name(project, environ)
     found = open_state(project, environ)
     opened = found.places if found else ()
@@ -385,6 +410,8 @@ def _above(project: Path) -> Path:
     except OpenToOthersError:
         if any(_STATE_NAME.fullmatch(name) for name in os.listdir(folder)):
             raise
+        from blobsync.local.private_folders import close_to_others  # late: few are open to others
+
         # Nothing in it counts.
         close_to_others(folder)
     _ignore_in_git(folder)

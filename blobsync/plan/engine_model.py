@@ -91,11 +91,13 @@ class EngineRules(NamedTuple):
     """What the choice depends on besides the work.
 
     ``azcopy_problem`` returns why azcopy cannot move this number of files and bytes on a route, None if it can.
+    ``alone`` goes on with "one process", if no other may help.
     """
 
     azcopy_problem: Callable[[Route, int, int], str | None]
     requested: RequestedEngine = RequestedEngine()
     cores: int = 1
+    alone: str = ""
 
 
 def direct_seconds(work: Work) -> float:
@@ -196,9 +198,6 @@ _LEAST_TRIAL = 0.2
 # A process whose threads use less than this share of a core waits for the network or the disk, which others would, too.
 _BUSY = 0.75
 
-ONE_FOR_OLD_CONTENTS = ProcessChoice(1, "one process reads earlier versions of blobs")
-ONE_FOR_SOURCES = ProcessChoice(1, "one process reads a source outside Azure")
-ONE_FOR_ATTRIBUTES = ProcessChoice(1, "one process keeps modes and times")
 NOT_DIRECT = ProcessChoice(1, "only the direct engine starts worker processes")
 
 

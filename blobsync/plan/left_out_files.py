@@ -12,7 +12,7 @@ from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import at_and_above
 from blobsync.base.plan_reasons import Reason
-from blobsync.config.trusted_links import trust_command
+from blobsync.config.trust_store import trust_command
 
 # Problems that the user must fix before the tree counts as read completely.
 FAULTS = (Reason.UNREADABLE, Reason.SYMLINK_REFUSED)

@@ -21,9 +21,6 @@ from blobsync.plan.blocks import for_engine, partial_uploads, with_on_record
 from blobsync.plan.decisions import Decisions, Settlement, check_names, guard_mirror, leave_out
 from blobsync.plan.engine_model import (
     NOT_DIRECT,
-    ONE_FOR_ATTRIBUTES,
-    ONE_FOR_OLD_CONTENTS,
-    ONE_FOR_SOURCES,
     EngineRules,
     RequestedEngine,
     Work,
@@ -31,9 +28,17 @@ from blobsync.plan.engine_model import (
     choose_processes,
 )
 from blobsync.plan.name_clashes import Names, refuse_blob_above, settle, spare_links
-from blobsync.plan.path_mapping import Leg, chosen_paths, legs, rooted
+from blobsync.plan.path_mapping import (
+    Leg,
+    check_links,
+    check_rights,
+    chosen_paths,
+    legs,
+    patterns_in,
+    request_for,
+    rooted,
+)
 from blobsync.plan.project_context import LivePart, ProjectContext
-from blobsync.plan.requests import check_links, check_rights, patterns_in, request_for
 from blobsync.plan.survey import Request, Survey, remember, remember_nothing, survey
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import (
@@ -43,6 +48,7 @@ from blobsync.plan.transfer_plan import (
     FileAction,
     MovingFiles,
     PlanPart,
+    ProcessChoice,
     Route,
     Shape,
     TransferPlan,
@@ -105,20 +111,15 @@ def make_plan(
     if writing is Action.TRANSFER or options.keep is not None or settlements:
         _look_for_room(context, found, parts, volume.size, force=options.force, writing=writing)
     engines = _for_attributes(chosen, options, _for_sources(context, chosen, options, engines))
-    outside = any(is_source(leg.part.source) for leg in chosen)
-    one = ONE_FOR_SOURCES if outside else None
-    if _keeps_attributes(chosen):
-        one = ONE_FOR_ATTRIBUTES
     if options.locked:
-        from blobsync.plan.locked_files import uses_old_contents  # late: few downloads are of a lock
-
-        if any(uses_old_contents(context, part) for part in parts):
-            engines, one = _for_old_contents(engines), ONE_FOR_OLD_CONTENTS
+        engines = _for_old_contents(context, parts, engines)
     work = _work(chosen, volume, engines.cores, found)._replace(spared=totals.spared)
-    processes = one or choose_processes(options.processes, work, options.cap_mbps)
+    processes = choose_processes(options.processes, work, options.cap_mbps)
+    if engines.alone:
+        processes = ProcessChoice(1, f"one process {engines.alone}")
     engine = choose_engine(engines, work._replace(processes=processes.count))
     parts, whole = for_engine(parts, engine.name)
-    if outside and engine.name == "direct":
+    if engine.name == "direct":
         found.warnings += _relayed_by_name(context, parts)
     return TransferPlan(
         route=chosen[0].part.route,
@@ -166,6 +167,7 @@ def _for_sources(
         source, destination = leg.part.source, leg.part.destination
         if not isinstance(source, BlobLocation) or not is_source(source):
             continue
+        engines = engines._replace(alone="reads a source outside Azure")
         if asked.name == "azcopy":
             raise UsageError(f"{asked.reason}, which does not read {source.container}", hint="leave it out")
         if options.nodes is not None:
@@ -180,21 +182,23 @@ def _for_sources(
     return engines
 
 
-def _for_old_contents(engines: EngineRules) -> EngineRules:
-    asked = engines.requested
-    if asked.name == "azcopy":
-        raise UsageError(f"{asked.reason}, which does not read earlier versions of blobs", hint="leave it out")
-    return engines._replace(requested=RequestedEngine("direct", "azcopy does not read earlier versions of blobs"))
+def _for_old_contents(context: ProjectContext, parts: Sequence[PlanPart], engines: EngineRules) -> EngineRules:
+    """The rules where files of a lock are brought from elsewhere than the present blobs."""
+    from blobsync.plan.locked_files import uses_old_contents  # late: few downloads are of a lock
 
-
-def _keeps_attributes(chosen: Sequence[Leg]) -> bool:
-    return any(any(leg.part.kept) for leg in chosen)
+    if not any(uses_old_contents(context, part) for part in parts):
+        return engines
+    what = "earlier versions of blobs"
+    if engines.requested.name == "azcopy":
+        raise UsageError(f"{engines.requested.reason}, which does not read {what}", hint="leave it out")
+    requested = RequestedEngine("direct", f"azcopy does not read {what}")
+    return engines._replace(requested=requested, alone=f"reads {what}")
 
 
 def _for_attributes(chosen: Sequence[Leg], options: TransferOptions, engines: EngineRules) -> EngineRules:
     """The rules where a folder entry keeps executable bits or times: only the direct engine does, in this process."""
     asked = engines.requested
-    if not _keeps_attributes(chosen):
+    if not any(any(leg.part.kept) for leg in chosen):
         return engines
     several = "--nodes" if options.nodes is not None else "--processes" if (options.processes or 1) > 1 else ""
     if several or asked.name == "azcopy":
@@ -204,7 +208,7 @@ def _for_attributes(chosen: Sequence[Leg], options: TransferOptions, engines: En
             hint="leave it out, or take modes and times out of the folder entry",
         )
     reason = asked.reason or "azcopy is not used where modes or times are kept"
-    return engines._replace(requested=RequestedEngine("direct", reason))
+    return engines._replace(requested=RequestedEngine("direct", reason), alone="keeps modes and times")
 
 
 def _demand_spreadable(context: ProjectContext, source: BlobLocation, destination: Location, nodes: int) -> None:

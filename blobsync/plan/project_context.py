@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
@@ -14,10 +14,10 @@ from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.config.mapping import is_below
 from blobsync.config.model import Cluster
 from blobsync.config.project_root import STATE_FOLDER
-from blobsync.config.trusted_links import OutsideLink
+from blobsync.config.trust_store import OutsideLink
 from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index, PairIndex
-from blobsync.local.link_policy import way_to
+from blobsync.local.link_policy import demand_trust, way_to
 from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.transfer_plan import EngineChoice, IndexKey, Part, PlanPart, Shape, TransferPlan
@@ -109,6 +109,10 @@ class ProjectContext:
     def records(self, key: IndexKey) -> PairIndex:
         """What the index knows between the two roots of a part."""
         return self.index.pair(*key.roots)
+
+    def demand_trust(self, paths: Iterable[str]) -> None:
+        """Raise ``UntrustedLinkError`` if a link on the way to ``paths``, from the root, is not trusted."""
+        demand_trust(self.root, paths, self.trusted)
 
     def _open(self, end: Location, part: PlanPart) -> OpenLocation:
         """A container's with its store, a local one with what no link may lead a write out of."""

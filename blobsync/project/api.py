@@ -31,7 +31,7 @@ from blobsync.config.loader import load_cluster
 from blobsync.config.mapping import PathName, Paths, Resolution, one_or_many, path_text, project_relative, resolve
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.config.project_root import current_folder, find_project
-from blobsync.config.trusted_links import TRUSTED_LINKS
+from blobsync.config.trust_store import TRUSTED_LINKS
 from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index
 from blobsync.local.resume_records import BlockJournal, RangeRecords, has_intents
@@ -754,11 +754,10 @@ class Project:
 
         Raises ``UntrustedLinkError`` if it would be read through an untrusted link.
         """
-        from blobsync.plan.requests import demand_consent
         from blobsync.project import browse
 
         place = self.resolve(path)
-        demand_consent(self._open_context, [place.path])
+        self._open_context.demand_trust([place.path])
         return browse.path_status(self.connections, self._open_context.index, place)
 
     def beginning(self, path: PathName, most: int, *, local: bool = False) -> browse.Beginning:
@@ -766,13 +765,12 @@ class Project:
 
         Raises ``NothingMatchedError``, ``LocalFileError``, and ``UntrustedLinkError`` as :meth:`stat` does.
         """
-        from blobsync.plan.requests import demand_consent
         from blobsync.project import browse
 
         place = self.resolve(path)
         if not local:
             return browse.blob_beginning(self.connections, place, most)
-        demand_consent(self._open_context, [place.path])
+        self._open_context.demand_trust([place.path])
         return browse.file_beginning(place, most)
 
     def read(self, path: PathName) -> Iterator[bytes]:
@@ -791,11 +789,10 @@ class Project:
         Raises ``NothingMatchedError``, ``ShapeConflictError`` for a folder, ``LocalFileError``, and
         ``UntrustedLinkError`` as :meth:`stat` does.
         """
-        from blobsync.plan.requests import demand_consent
         from blobsync.project import content
 
         place = self.resolve(path)
-        demand_consent(self._open_context, [place.path])
+        self._open_context.demand_trust([place.path])
         return content.difference(self.connections, self._open_context.index, place)
 
     def lock(
@@ -806,7 +803,7 @@ class Project:
         ``compare_content``: blobs without an MD5 are read. Raises ``NothingMatchedError``, and ``UnsafeNamesError`` for
         blobs that cannot be locked.
         """
-        from blobsync.plan.requests import both_ends
+        from blobsync.plan.path_mapping import both_ends
         from blobsync.project import locks
 
         with self._reporting(on_progress):
@@ -889,7 +886,7 @@ class Project:
         ``wildcards``: a path that neither side has may be a pattern with ``*``, ``?`` and ``[ab]``. Raises
         ``NothingMatchedError`` if neither side has the name, ``LockError`` without a lock.
         """
-        from blobsync.plan.requests import both_ends
+        from blobsync.plan.path_mapping import both_ends
         from blobsync.project.verify import verify
 
         with self._reporting(on_progress):
@@ -1288,9 +1285,7 @@ class Project:
         return Connections(clusters, self._connect or connected)
 
     def _inner(self, place: Resolution) -> tuple[Resolution, ...]:
-        from blobsync.plan.path_mapping import nested
-
-        return tuple(self.resolve(f"{self.root}/{prefix}/") for prefix in nested(place.path, self.cluster))
+        return tuple(self.resolve(f"{self.root}/{prefix}/") for prefix in sorted(each.prefix for each in place.nested))
 
 
 def new_id() -> str:

@@ -16,8 +16,8 @@ from blobsync.base.events import Emit
 from blobsync.base.file_states import LocalState
 from blobsync.local.names import blob_problem
 from blobsync.plan.pairing import Pair
+from blobsync.plan.path_mapping import both_ends
 from blobsync.plan.project_context import ProjectContext
-from blobsync.plan.requests import both_ends
 from blobsync.plan.survey import Request
 from blobsync.project.status import FileCounts, FileTally, as_remembered
 from blobsync.project.verify import both_sides, classify

@@ -40,9 +40,8 @@ from blobsync.local.link_policy import LinkPolicy
 from blobsync.local.os_errors import where_to_look
 from blobsync.local.tree import TreeEntry, walk
 from blobsync.plan.blocks import partial_uploads
-from blobsync.plan.path_mapping import Leg, legs, rooted
+from blobsync.plan.path_mapping import Leg, check_links, legs, request_for, rooted
 from blobsync.plan.project_context import ProjectContext, direct_plan
-from blobsync.plan.requests import check_links, request_for
 from blobsync.plan.survey import Request
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, FileAction, TransferPlan, actions_of

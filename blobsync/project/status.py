@@ -25,8 +25,8 @@ from blobsync.local.index import PAGE, Listed, PairIndex
 from blobsync.local.names import blob_problem
 from blobsync.plan.left_out_files import FAULTS, name_failure
 from blobsync.plan.pairing import Pair
+from blobsync.plan.path_mapping import both_ends
 from blobsync.plan.project_context import ProjectContext
-from blobsync.plan.requests import both_ends
 from blobsync.plan.survey import Request
 from blobsync.plan.transfer_plan import Action, Route, Shape, batches_of
 from blobsync.plan.transfer_result import TransferResult

@@ -16,7 +16,7 @@ from blobsync.base.formatting import count_text, size_text
 from blobsync.base.locations import LocalLocation
 from blobsync.config.mapping import is_below
 from blobsync.config.model import Cluster
-from blobsync.config.trusted_links import OutsideLink
+from blobsync.config.trust_store import OutsideLink
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import relative_name
 from blobsync.local.state_dir import StateDir

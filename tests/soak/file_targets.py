@@ -19,7 +19,7 @@ from blobsync.base.plan_reasons import Reason
 from blobsync.base.process_identity import ProcessMark
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of
 from blobsync.config.loader import load_cluster, parse_overrides
-from blobsync.config.trusted_links import TRUSTED_LINKS
+from blobsync.config.trust_store import TRUSTED_LINKS
 from blobsync.config.user_config import load_user_config, user_config_file
 from blobsync.config.yaml_document import read_document
 from blobsync.jobs.history import History

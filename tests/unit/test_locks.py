@@ -10,7 +10,7 @@ import pytest
 
 from blobsync.base.errors import BlobsyncError, LockError, NothingMatchedError, UnsafeNamesError, UsageError
 from blobsync.local.lock_files import list_name, lock_name, read_lock
-from blobsync.plan.requests import both_ends
+from blobsync.plan.path_mapping import both_ends
 from blobsync.plan.survey import Request
 from blobsync.project import locks
 from tests.unit.test_project import Opened

@@ -13,8 +13,7 @@ from blobsync.base.errors import FailureCode, NothingMatchedError
 from blobsync.base.locations import BlobLocation, Location
 from blobsync.config.mapping import resolve
 from blobsync.config.model import Cluster, FolderEntry
-from blobsync.plan.path_mapping import Leg, legs
-from blobsync.plan.requests import request_for
+from blobsync.plan.path_mapping import Leg, legs, request_for
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, Route
 from tests.fakes.project_context import World, account

@@ -22,7 +22,7 @@ from blobsync.base.errors import ConfigError
 from blobsync.config.check import CheckedFile, check_project
 from blobsync.config.loader import load_cluster, load_workspace
 from blobsync.config.model import AML_PLATFORMS
-from blobsync.config.trusted_links import TRUSTED_LINKS
+from blobsync.config.trust_store import TRUSTED_LINKS
 from tests.source import ROOT
 from tests.unit.project_files import ProjectFiles
 from tests.unit.test_config_errors import ACCOUNT_MISTAKES, ACCT, BASE, CLUSTER_MISTAKES, DATA, ENTRY

@@ -14,7 +14,7 @@ from blobsync.base.errors import LocalFileError, MirrorRefusedError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plan_reasons import Reason
-from blobsync.config.trusted_links import OutsideLink
+from blobsync.config.trust_store import OutsideLink
 from blobsync.local.link_policy import way_to
 from blobsync.plan.name_clashes import Names, settle, spare_links
 from blobsync.plan.transfer_options import TransferOptions
