@@ -115,7 +115,10 @@ def sockets_between(
     all sockets at that port. None if the system does not show them. ``connect`` opens the line to the kernel."""
     try:
         with (connect or _line_to_the_kernel)() as line:
-            rows = [row for family in (_INET, _INET6) for row in _rows(line, _listening(family, there.port))]
+            rows = []
+            for family in (_INET, _INET6):
+                asked = _QUESTION.pack(family, _TCP, 0, 0, 1 << _LISTENING) + _ENDPOINTS.pack(there.port, 0, b"", b"")
+                rows += _rows(line, _request(_REQUEST | _DUMP, asked))
             if here is not None:
                 rows += _rows(line, _connected(there, here), missing=errno.ENOENT)
     except (OSError, ValueError, AttributeError, struct.error):
@@ -131,11 +134,6 @@ def _line_to_the_kernel() -> "socket.socket":
     line = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
     line.settimeout(_PATIENCE)
     return line
-
-
-def _listening(family: int, port: int) -> bytes:
-    asked = _QUESTION.pack(family, _TCP, 0, 0, 1 << _LISTENING) + _ENDPOINTS.pack(port, 0, b"", b"")
-    return _request(_REQUEST | _DUMP, asked)
 
 
 def _connected(there: Endpoint, here: Endpoint) -> bytes:

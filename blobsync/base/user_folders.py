@@ -50,12 +50,7 @@ def config_home(environ: Mapping[str, str]) -> Path:
 def _own_folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
     """https://specifications.freedesktop.org/basedir-spec/latest/: relative values must be ignored."""
     given = Path(environ.get(variable, ""))
-    return (given if given.is_absolute() else _home(environ) / default) / "blobsync"
-
-
-def _home(environ: Mapping[str, str]) -> Path:
-    home = environ.get("HOME")
-    return Path(home) if home else Path.home()
+    return (given if given.is_absolute() else Path(environ.get("HOME") or Path.home(), default)) / "blobsync"
 
 
 def make_private(folder: Path) -> None:

@@ -150,9 +150,9 @@ class _PlainLoader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._depth -= 1
         if node is not None and not self._is_plain(node):
-            raise yaml.MarkedYAMLError(
-                problem=f"{_shown_tag(node.tag)} is not allowed in a configuration", problem_mark=node.start_mark
-            )
+            tag = ascii(node.tag.replace("tag:yaml.org,2002:", "!!"))[1:60].rstrip("'")
+            said = f"{tag} is not allowed in a configuration"
+            raise yaml.MarkedYAMLError(problem=said, problem_mark=node.start_mark)
         if node is not None and node not in self._sizes:
             # A node around this one has no size yet; `_walk` refuses it.
             size = self._sizes[node] = 1 + sum(self._sizes.get(part, 0) for part in _parts(node))
@@ -178,10 +178,6 @@ for _tag, _pattern, _first in (
     ("merge", "(?:<<)$", ["<"]),
 ):
     _PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
-
-
-def _shown_tag(tag: str) -> str:
-    return ascii(tag.replace("tag:yaml.org,2002:", "!!"))[1:60].rstrip("'")
 
 
 def _words(error: yaml.MarkedYAMLError) -> str:

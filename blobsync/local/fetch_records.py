@@ -67,5 +67,5 @@ class FetchRecords:
                 blocks = {key: mark and int.from_bytes(mark, "big") for key, _, mark in journal.pieces(work.id)}
                 return FetchRecord(journal, work.id, run, blocks)
         run = secrets.token_hex(8)
-        id = journal.begin(fetch.blob, {"run": run, **asdict(fetch)})
+        id = journal.begin_work(fetch.blob, {"run": run, **asdict(fetch)})
         return None if id is None else FetchRecord(journal, id, run, {})

@@ -406,13 +406,10 @@ def _row(path: str, record: Record) -> tuple[object, ...]:
     if isinstance(near, RemoteState):
         stamps = (None, None, None, near.etag)
     else:
-        stamps = (near.mtime_ns, near.ctime_ns, _signed(near.inode), None)
+        # Inodes are unsigned 64 bits on some file systems; SQLite's integers are signed.
+        inode = near.inode - (1 << 64) if near.inode >= 1 << 63 else near.inode
+        stamps = (near.mtime_ns, near.ctime_ns, inode, None)
     return (path, remote.size, record.md5, *stamps, remote.etag)
-
-
-def _signed(number: int) -> int:
-    # Inodes are unsigned 64 bits on some file systems; SQLite's integers are signed.
-    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 # Rows read or written at a time, so that no other process waits for a whole listing.

@@ -112,7 +112,7 @@ class Journal:
         query = "SELECT key, size, mark FROM pieces WHERE work = ? ORDER BY key"
         return list(map(Piece._make, self.rows(query, id)))
 
-    def begin(self, name: str, head: Mapping[str, Any]) -> int | None:
+    def begin_work(self, name: str, head: Mapping[str, Any]) -> int | None:
         """Begin the work of this name anew; returns its id, None if it cannot be written."""
         id, row = int.from_bytes(os.urandom(7), "big"), (self._kind, _key(name))
         query = "DELETE FROM pieces WHERE work IN (SELECT id FROM unfinished WHERE kind = ? AND name = ?)"
@@ -120,7 +120,7 @@ class Journal:
         self.write((query, row), ("INSERT OR REPLACE INTO unfinished VALUES (?, ?, ?, ?, ?)", values))
         return None if self._file.given_up else id
 
-    def put(self, id: int, piece: Piece) -> None:
+    def add(self, id: int, piece: Piece) -> None:
         """Record that this is done of a work."""
         with self._lock:
             self._unsaved.append((id, piece))
@@ -201,11 +201,10 @@ class Unfinished(NamedTuple):
         return (self.size, self.mtime_ns, self.inode) == (near.size, near.mtime_ns, near.inode)
 
 
-class BlockJournal:
+class BlockJournal(Journal):
     """The blocks of uploads: blobs are named by their URL, blocks by the SHA-256 of their content.
 
-    The mark of a block is 1 if it is of the file as it was when it was last sent. Arguments and errors as of a
-    :class:`Journal`.
+    The mark of a block is 1 if it is of the file as it was when it was last sent.
     """
 
     def __init__(
@@ -216,26 +215,22 @@ class BlockJournal:
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._journal = Journal(
-            file,
-            "uploads",
-            lambda why: on_trouble(f"the journal of blocks {why}; whole files are sent instead"),
-            clock=clock,
-            steady=steady,
-        )
-        self._clock = clock
+        def say(why: str) -> None:
+            on_trouble(f"the journal of blocks {why}; whole files are sent instead")
+
+        super().__init__(file, "uploads", say, clock=clock, steady=steady)
         self._ids: dict[str, int] = {}
 
     def staged(self, blob: str) -> dict[bytes, int]:
         """The blocks that were sent for ``blob`` and not committed, with their sizes in bytes."""
-        return {key: size for work in self._recent(blob) for key, size, _ in self._journal.pieces(work.id)}
+        return {key: size for work in self._recent(blob) for key, size, _ in self.pieces(work.id)}
 
     def unfinished(self, blobs: Iterable[str]) -> dict[str, Unfinished]:
         """Those of ``blobs`` that have uncommitted blocks of the file as it was when it was last sent."""
         works, found = {work.key: work for work in self._recent()}, dict[str, Unfinished]()
         for blob in blobs if works else ():
             if work := works.get(_key(blob)):
-                there = sum(size for _, size, is_current in self._journal.pieces(work.id) if is_current)
+                there = sum(size for _, size, is_current in self.pieces(work.id) if is_current)
                 with suppress(TypeError):
                     found |= {blob: Unfinished(**work.head, there=there)} if there else {}
         return found
@@ -243,57 +238,49 @@ class BlockJournal:
     def committed(self, blobs: Iterable[str]) -> dict[str, str]:
         """The ETags of those of ``blobs`` that this project wrote last, from blocks named by content."""
         wanted, query = list(filter(storable, blobs)), "SELECT blob, etag FROM committed WHERE blob"
-        return dict(self._journal.read(lambda db: rows_in(db, query, (), wanted)))
+        return dict(self.read(lambda db: rows_in(db, query, (), wanted)))
 
     def digests(self, blob: str, etag: str) -> bytes:
         """The MD5 of this version, which this project wrote, and the SHA-256 of each of its blocks, one after the
         other; empty if it is not known."""
         query = "SELECT digests FROM digests WHERE blob = ? AND etag = ?"
-        return b"".join(digests for (digests,) in self._journal.rows(query, blob, etag)) if storable(blob) else b""
+        return b"".join(digests for (digests,) in self.rows(query, blob, etag)) if storable(blob) else b""
 
     def begin(self, blob: str, near: LocalState) -> None:
         """Start an upload of the file ``near`` to ``blob``. Keeps blocks that were sent for another version of it."""
         head = {"size": near.size, "mtime_ns": near.mtime_ns, "inode": near.inode}
         known = next(iter(self._recent(blob)), None)
-        for work in self._journal.find():
+        for work in self.find():
             if work.at <= self._oldest:
-                self._journal.remove(work.id)
-        id = self._journal.begin(blob, head) if known is None else known.id
+                self.remove(work.id)
+        id = self.begin_work(blob, head) if known is None else known.id
         if known is not None and known.head != head:
             forget = ("UPDATE pieces SET mark = 0 WHERE work = ?", (id,))
-            self._journal.write(forget, ("UPDATE unfinished SET head = ? WHERE id = ?", (json.dumps(head), id)))
+            self.write(forget, ("UPDATE unfinished SET head = ? WHERE id = ?", (json.dumps(head), id)))
         if id is not None:
             self._ids[blob] = id
 
     def put(self, blob: str, sha256: bytes, size: int) -> None:
         """Record a block of the file that ``begin`` named: the service has acknowledged or listed it."""
         if blob in self._ids:
-            self._journal.put(self._ids[blob], Piece(sha256, size, 1))
+            self.add(self._ids[blob], Piece(sha256, size, 1))
 
     def finish(self, blob: str, etag: str, digests: bytes = b"") -> None:
         """Record that the blob was committed as the version ``etag``, with these digests, and drop its other blocks."""
-        for work in self._journal.find(blob):
-            self._journal.remove(work.id)
+        for work in self.find(blob):
+            self.remove(work.id)
         if storable(blob):
-            self._journal.write(
+            self.write(
                 ("INSERT OR REPLACE INTO committed VALUES (?, ?)", (blob, etag)),
                 ("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", (blob, etag, digests)),
             )
-
-    def save(self) -> None:
-        """Write what was recorded since the last save."""
-        self._journal.save()
-
-    def close(self) -> None:
-        """Save and close the file; the next use opens it again."""
-        self._journal.close()
 
     @property
     def _oldest(self) -> float:
         return self._clock() - KEPT_SECONDS
 
     def _recent(self, blob: str | None = None) -> list[Work]:
-        return [work for work in self._journal.find(blob) if work.at > self._oldest]
+        return [work for work in self.find(blob) if work.at > self._oldest]
 
 
 class RecordedRange(NamedTuple):
@@ -341,7 +328,7 @@ class OpenWork:
     def put(self, key: int, size: int, mark: bytes | None) -> None:
         """Record that this has arrived. If that fails, it is only fetched again."""
         if self._is_open:
-            self._journal.put(self._id, Piece(key, size, mark))
+            self._journal.add(self._id, Piece(key, size, mark))
 
     def save(self) -> None:
         """Write what was put since the last save."""
@@ -414,7 +401,7 @@ class RangeRecords:
         if any(other.part != of.part and not other.give_up() for _, other, _ in self._read(of.destination)):
             return None
         journal = self._opened()
-        id = journal.begin(of.destination, of._asdict())
+        id = journal.begin_work(of.destination, of._asdict())
         return None if id is None else RangeRecord(journal, id, of)
 
     def all(self) -> Iterator[tuple[UnfinishedDownload, int]]:

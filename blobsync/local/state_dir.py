@@ -51,9 +51,12 @@ class StateSeal(NamedTuple):
 
     def is_of(self, project: Path) -> bool:
         """Whether it was made for the project at this path, or for the same folder under another path."""
-        if os.path.realpath(project) in self.paths:
-            return True
-        return any(_is_same(path, project) for path in self.paths)
+        real = os.path.realpath(project)
+        for path in self.paths:
+            with suppress(OSError, ValueError):
+                if path == real or os.path.samefile(path, project):
+                    return True
+        return False
 
 
 def read_seal(folder: int, name: str, key: SealKey) -> StateSeal | None:
@@ -83,12 +86,6 @@ def write_seal(folder: Path, seal: StateSeal, key: SealKey, *, replaces: bool) -
     """
     body = json.dumps({"id": seal.id, "paths": seal.paths}).encode("ascii")
     replace_file(folder / SEAL_FILE, key.seal(_KIND, folder.name, SEAL_FILE, body), if_missing=not replaces)
-
-
-def _is_same(path: str, project: Path) -> bool:
-    with suppress(OSError, ValueError):
-        return os.path.samefile(path, project)
-    return False
 
 
 NAME = STATE_FOLDER

@@ -22,7 +22,7 @@ import hashlib
 import os
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -167,7 +167,8 @@ def partial_uploads(part: LivePart, actions: tuple[FileAction, ...], journal: Bl
     end = part.destination
     if part.route is not Route.UPLOAD or not isinstance(end, OpenBlob):
         return PartialUploads(actions)
-    names = {action.path: str(end.child(action.path)) for action in _in_blocks(actions)}
+    in_blocks = (each for each in actions if each.action is Action.TRANSFER and each.size > ONE_REQUEST)
+    names = {each.path: str(end.child(each.path)) for each in in_blocks if each.aside is None}
     if not names:
         return PartialUploads(actions)
     begun, written = journal.unfinished(names.values()), journal.committed(names.values())
@@ -201,12 +202,6 @@ def for_engine(parts: tuple[PlanPart, ...], engine: str) -> tuple[tuple[PlanPart
 
 def _in_whole(action: FileAction) -> FileAction:
     return action._replace(on_record=0, delta=False) if action.on_record or action.delta else action
-
-
-def _in_blocks(actions: Sequence[FileAction]) -> Iterator[FileAction]:
-    for action in actions:
-        if action.action is Action.TRANSFER and action.aside is None and action.size > ONE_REQUEST:
-            yield action
 
 
 def _is_verified(action: FileAction, etag: str) -> bool:

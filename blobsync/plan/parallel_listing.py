@@ -131,10 +131,6 @@ def _is_end_for_all(start: str, end: str) -> bool:
     return bool(first and last) and are_alike and start[:at] == end[:at]
 
 
-def _is_in_order(names: Sequence[str]) -> bool:
-    return all(map(lt, names, names[1:]))
-
-
 def _levels(stretch: _Stretch) -> range:
     """The characters of its first name at which a stretch may be cut: up to the first one that is not plain."""
     prefix, last, _ = stretch
@@ -281,7 +277,7 @@ class _ListingThreads:
         most = min(_HANDFUL, self._division.long)
         while (handful := list(islice(listing, most))) and not self._gone.is_set():
             names = [blob.name for blob in handful]
-            is_ordered = is_ordered and before < names[0] >= start and _is_in_order(names)
+            is_ordered = is_ordered and before < names[0] >= start and all(map(lt, names, names[1:]))
             if not is_ordered and (start or end):
                 raise _OutOfOrderError
             if end and names[-1] >= end:

@@ -36,7 +36,7 @@ from blobsync.base.locations import LocalLocation, is_source, reaches_another
 from blobsync.base.plan_reasons import Reason
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.files import SourceFile, hash_file, reading_threads
-from blobsync.local.index import PairIndex, Record
+from blobsync.local.index import PairIndex
 from blobsync.local.link_policy import LinkPolicy
 from blobsync.local.names import OWN_BLOBS, is_temporary, local_problem
 from blobsync.local.os_errors import ChangedWhileReadError, where_to_look
@@ -150,7 +150,8 @@ def _with_said_checksums(part: LivePart, pair: Pair) -> Pair:
     assert isinstance(end, OpenBlob)
     if not isinstance(source, RemoteState) or there is None or source.size != there.size or source.md5 is not None:
         return pair
-    if pair.record is not None and is_as_recorded(source, _of_source(pair.record, part.route)):
+    record = pair.record
+    if record is not None and is_as_recorded(source, record.near if source_is_near(part.route) else record.remote):
         return pair
     with suppress(StorageError):
         found = end.store.head(end.at(pair.path))
@@ -159,10 +160,6 @@ def _with_said_checksums(part: LivePart, pair: Pair) -> Pair:
 
             return pair._replace(source=replace(source, md5=found.md5, crc64=crc64_in(found.checksum)))
     return pair
-
-
-def _of_source(record: Record, route: Route) -> FileState:
-    return record.near if source_is_near(route) else record.remote
 
 
 def _near(pair: Pair, part: LivePart) -> LocalState:
@@ -376,7 +373,9 @@ def _note_odd(request: Request, source: _Side, destination: _Side, found: Survey
 
 def _shape(request: Request, source: _Side, destination: _Side) -> Shape:
     if source.file is not None and source.is_folder:
-        raise _both(request.part.path, "source", request.part.source)
+        shown, end = request.part.path, request.part.source
+        said = f"{shown} is both a blob and a folder at the source: {end} and {end}/..."
+        raise ShapeConflictError(said, hint=both_hint(shown), path=shown)
     if source.file is None and not source.is_folder:
         from blobsync.plan.path_suggestions import look_nearby
 
@@ -396,14 +395,6 @@ def _shape(request: Request, source: _Side, destination: _Side) -> Shape:
     if destination.file is not None:
         raise _mixed(request.part.path, "a folder at the source, but a file", request.part.destination)
     return Shape.FOLDER
-
-
-def _both(shown: str, side: str, end: OpenLocation) -> ShapeConflictError:
-    return ShapeConflictError(
-        f"{shown} is both a blob and a folder at the {side}: {end} and {end}/...",
-        hint=both_hint(shown),
-        path=shown,
-    )
 
 
 def _mixed(shown: str, what: str, end: OpenLocation) -> ShapeConflictError:
