@@ -349,10 +349,7 @@ def load_cluster(
     Raises the first ``ConfigError`` of the file; no network, no Azure ML workspace file.
     """
     environ = environment(environ)
-    loaded = ClusterFile(root, find_cluster_file(root, name, environ), overrides or {}, environ)
-    if loaded.cluster is None:
-        raise first_of(loaded.problems)
-    return loaded.cluster
+    return ClusterFile(root, find_cluster_file(root, name, environ), overrides or {}, environ).demanded()
 
 
 def reload_cluster(root: Path, written: Written, *, environ: Mapping[str, str], anew: bool) -> Cluster:
@@ -361,10 +358,7 @@ def reload_cluster(root: Path, written: Written, *, environ: Mapping[str, str], 
     The account files are always read again. Raises the first ``ConfigError``.
     """
     document = None if anew else Document(shown_path(root, written.path), written.values, {})
-    loaded = ClusterFile(root, written.path, written.overrides, environ, document)
-    if loaded.cluster is None:
-        raise first_of(loaded.problems)
-    return loaded.cluster
+    return ClusterFile(root, written.path, written.overrides, environ, document).demanded()
 
 
 def load_workspace(cluster: Cluster, *, environ: Mapping[str, str] | None = None) -> WorkspaceConfig:
@@ -485,6 +479,12 @@ class ClusterFile:
             self.warnings.extend(account.warnings)
         self.job_notes = cluster.job_notes
         self.cluster = None if self.problems else cluster._replace(warnings=tuple(self.warnings))
+
+    def demanded(self) -> Cluster:
+        """The cluster. Raises the first problem."""
+        if self.cluster is None:
+            raise first_of(self.problems)
+        return self.cluster
 
     def account(self, given: str) -> StorageAccount | None:
         """Read the account file ``given`` once. None if it has problems of its own; raises if it is missing."""

@@ -30,8 +30,6 @@ EVERY = 0.5
 # Seconds without a report, after which a record of another machine is removed here.
 _FORGOTTEN = 7 * 86400.0
 
-_T = TypeVar("_T")
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Running:
@@ -72,17 +70,13 @@ class RunningRecords:
 
     def write(self, id: str, values: Mapping[str, Any]) -> None:
         """Add or replace the record; a request to stop stays."""
-        row = json.dumps(redact_tree(values)), self._kind, id
-
-        def put(db: sqlite3.Connection) -> None:
-            if not db.execute("UPDATE running SET record = ? WHERE kind = ? AND id = ?", row).rowcount:
-                db.execute("INSERT INTO running (record, kind, id) VALUES (?, ?, ?)", row)
-
-        self._use(lambda database: database.write(put))
+        stop = "ifnull((SELECT stop FROM running WHERE kind = ?1 AND id = ?2), 0)"
+        put = f"INSERT OR REPLACE INTO running SELECT ?1, ?2, ?3, {stop}"
+        self._run(put, self._kind, id, json.dumps(redact_tree(values)))
 
     def each(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Every record of an object, with its id."""
-        for id, record in self._rows("SELECT id, record FROM running WHERE kind = ?", self._kind):
+        for id, record in self._run("SELECT id, record FROM running WHERE kind = ?", self._kind):
             with suppress(ValueError):
                 yield id, parse_object(record)
 
@@ -101,34 +95,31 @@ class RunningRecords:
 
     def request_stop(self, id: str) -> None:
         """Ask what has this record to stop."""
-        self._execute("UPDATE running SET stop = 1 WHERE kind = ? AND id = ?", id)
+        self._run("UPDATE running SET stop = 1 WHERE kind = ? AND id = ?", self._kind, id)
 
     def is_stop_requested(self, id: str) -> bool:
         """Whether it was asked to stop."""
-        return bool(self._rows("SELECT 1 FROM running WHERE kind = ? AND id = ? AND stop", self._kind, id))
+        return bool(self._run("SELECT 1 FROM running WHERE kind = ? AND id = ? AND stop", self._kind, id))
 
     def remove(self, id: str) -> None:
         """Remove the record, and the request to stop."""
-        self._execute("DELETE FROM running WHERE kind = ? AND id = ?", id)
+        self._run("DELETE FROM running WHERE kind = ? AND id = ?", self._kind, id)
 
-    def _execute(self, statement: str, id: str) -> None:
-        def run(db: sqlite3.Connection) -> None:
-            db.execute(statement, (self._kind, id))
+    def _run(self, statement: str, *values: str) -> list[tuple[Any, ...]]:
+        """The rows of a statement."""
+        rows: list[tuple[Any, ...]] = []
 
-        self._use(lambda database: database.write(run))
+        def work(db: sqlite3.Connection) -> None:
+            rows[:] = db.execute(statement, values)
 
-    def _rows(self, query: str, *values: str) -> list[tuple[Any, ...]]:
-        return self._use(lambda database: database.read(lambda db: db.execute(query, values).fetchall())) or []
-
-    def _use(self, work: Callable[[ExpendableDatabase], _T]) -> _T:
         # Opened for each use: what runs for days goes on when a disk that was full or away is there again.
         said: list[str] = []
         with closing(ExpendableDatabase(self._file, UNFINISHED, said.append)) as database:
-            done = work(database)
+            (database.read if statement.startswith("SELECT") else database.write)(work)
             if database.given_up:
                 hint = f"if that does not pass, move {self._file.name} away: what was interrupted begins anew"
                 raise LocalFileError(f"what runs is not known: {said[-1]}", hint=hint, path=str(self._file))
-        return done
+        return rows
 
 
 class Reporter:

@@ -317,15 +317,5 @@ def unpack_state(row: Row | None) -> FileState | None:
     return RemoteState(size, etag, md5, None if tier is None else sys.intern(tier), crc64)
 
 
-def _pack_with_path(row: Row) -> Row:
-    path, state = row
-    return (path, pack_state(state))
-
-
-def _unpack_with_path(row: Row) -> Row:
-    path, state = row
-    return (path, unpack_state(state))
-
-
 STATE = Packing(pack_state, unpack_state)
-STATE_OF_PATH = Packing(_pack_with_path, _unpack_with_path)
+STATE_OF_PATH = Packing(lambda row: (row[0], pack_state(row[1])), lambda row: (row[0], unpack_state(row[1])))
