@@ -183,7 +183,6 @@ NOT_A_FILES_FAULT: Mapping[str, str] = {
     "the given text is": "only login asks for it",
     "is not one of {container}": "only login asks for it",
     "cannot be written": "only login and trust-link write",
-    "first_of(loaded.problems)": "the cluster of an earlier job, which is read as load_cluster reads it",
     "belongs to another user": "takes a second user; tests/unit/test_user_config.py",
 }
 
