@@ -34,8 +34,9 @@ FEW = Spill(most=2)
 
 trees = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(BODIES), max_size=9)
 blobs = st.dictionaries(st.sampled_from(NAMES), st.tuples(st.sampled_from(BODIES), st.booleans()), max_size=9)
+# Of a named tuple st.builds would invent the other fields, too.
 choices = st.builds(
-    TransferOptions,
+    lambda **given: TransferOptions(**given),
     mirror=st.booleans(),
     max_delete_percent=st.sampled_from((10.0, 100.0)),
     overwrite=st.booleans(),
