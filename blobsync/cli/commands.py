@@ -303,6 +303,9 @@ def run(words: Sequence[str], session: Session) -> Any:
         raise UsageError("nothing was confirmed, nothing was changed") from None
     except _PARSER_ERROR as error:
         raise _usage(error, words) from None
+    except SystemExit as ended:
+        # So Typer ends once it has completed a word.
+        return ended.code
     if answer == ExitCode.INTERRUPTED and was_interrupted():
         # Typer converts Ctrl-C to an exit code without a message.
         raise KeyboardInterrupt

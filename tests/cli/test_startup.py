@@ -164,6 +164,19 @@ sys.exit(main())
 """
 
 
+def test_a_completion_ends_as_other_commands_do(project: Path) -> None:
+    """Not with Python's own end, which takes all modules apart first."""
+    ended = subprocess.run(
+        [sys.executable, "-c", "from blobsync.cli.main import main; print('ended with', main([]))"],
+        cwd=project,
+        env={**os.environ, "_BLOBSYNC_COMPLETE": "complete_bash", "COMP_WORDS": "blobsync un", "COMP_CWORD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.stdout == "undo\nended with 0\n", ended
+
+
 def test_a_failed_command_does_not_take_down_python_beside_threads_that_wait_for_a_server() -> None:
     argv = [sys.executable, "-c", _ENDING, "no-such-command"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
