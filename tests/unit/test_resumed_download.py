@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,7 +29,7 @@ from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_result import TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import MoveReport, MoveTask
-from tests.fakes.project_context import World, account, cluster
+from tests.fakes.project_context import DEFAULTS, World, account, cluster
 from tests.fakes.store import Request
 from tests.fakes.tasks import noticed_by
 from tests.waiting import wait_until
@@ -149,6 +151,27 @@ def test_it_can_be_stopped_again_and_again(world: World) -> None:
     nothing_is_left(world)
 
 
+def test_a_line_that_breaks_keeps_what_came(world: World) -> None:
+    seen: list[int] = []
+
+    def before(request: Request) -> None:
+        seen.append(1)
+        if request.operation == "get" and len(seen) > 4:
+            raise StorageError("out of order", status=500)
+
+    plan = world.plan("d", "data", options=DIRECT)
+    seen.clear()
+    world.store("eu").before = before
+    assert not world.carry_out(plan).ok
+    assert not local(world).exists()
+    world.store("eu").before = lambda _: None
+    there = world.plan("d", "data", options=DIRECT).bytes_on_record
+    assert there > 0
+    assert again(world).bytes_reused == there
+    assert local(world).read_bytes() == BODY
+    nothing_is_left(world)
+
+
 def test_another_version_starts_anew(world: World) -> None:
     interrupted(world)
     other = random.Random(6).randbytes(SIZE)
@@ -165,6 +188,19 @@ def flipped(part: Path, world: World) -> None:
         for at in range(0, SIZE, MIB):
             file.seek(at + MIB // 2)
             file.write(b"\xff\xfe")
+
+
+def one_wrong(part: Path, world: World) -> None:
+    """All but the last range that is on record is right."""
+    assert world.unfinished is not None
+    ((of, _),) = world.unfinished.all()
+    record = world.unfinished.take(of.destination)
+    assert record is not None
+    last = record.ranges[-1]
+    record.close()
+    with part.open("r+b") as file:
+        file.seek(last.start + last.length - 1)
+        file.write(b"\0" if BODY[last.start + last.length - 1] else b"\1")
 
 
 def truncated(part: Path, world: World) -> None:
@@ -246,6 +282,24 @@ def test_the_part_file_of_another_user_counts_for_nothing(world: World) -> None:
     assert local(world).read_bytes() == BODY
 
 
+def test_a_single_wrong_range_is_fetched_again(world: World) -> None:
+    interrupted(world)
+    one_wrong(part_of(world), world)
+    there = world.plan("d", "data", options=DIRECT).bytes_on_record
+    result = again(world)
+    assert result.ok and 0 < result.bytes_reused < there
+    assert fetched(world) == SIZE - result.bytes_reused
+    assert local(world).read_bytes() == BODY
+
+
+def test_wrong_bytes_are_noticed_where_the_blob_has_no_md5(world: World) -> None:
+    world.store("eu").add(NAME, BODY, with_md5=False)
+    interrupted(world)
+    one_wrong(part_of(world), world)
+    assert again(world).ok
+    assert local(world).read_bytes() == BODY
+
+
 def test_what_another_run_works_on_is_left_to_it(world: World) -> None:
     interrupted(world)
     with part_of(world).open("rb") as other:
@@ -274,12 +328,50 @@ def test_another_engine_keeps_nothing(world: World) -> None:
     nothing_is_left(world)
 
 
+def test_downloads_of_other_files_keep_it(world: World) -> None:
+    interrupted(world)
+    world.store("eu").add("store/data/sub/small", b"small")
+    assert world.carry_out(world.plan("d", "data/sub", options=DEFAULTS)).ok
+    world.store("eu").add("store/data/beside", b"small")
+    assert world.carry_out(world.plan("d", "data/beside", options=DEFAULTS)).ok
+    assert part_of(world).exists()
+    assert world.plan("d", "data", options=DIRECT).bytes_on_record > 0
+
+
 def test_a_file_that_is_over_soon_leaves_nothing(tmp_path: Path) -> None:
     world = new_world(tmp_path)
     world.unfinished = RangeRecords(StateDir(tmp_path / "state"), worth_seconds=60)
     message = interrupted(world, requests=0)
     assert "kept" not in message
     assert not list(local(world).parent.iterdir())
+
+
+def test_what_landed_before_the_record_began_is_put_on_it(tmp_path: Path) -> None:
+    world = new_world(tmp_path)
+    world.unfinished = records = RangeRecords(StateDir(tmp_path / "state"), worth_seconds=0.3)
+    plan = world.plan("d", "data", options=DIRECT)
+    numbers, noticed = itertools.count(1), threading.Event()
+
+    def before(request: Request) -> None:
+        number = next(numbers) if request.operation == "get" else 0
+        if number == 5:
+            # The first four land meanwhile, and then it is time for a record, which saves each range at once.
+            records.worth_seconds = 0
+            time.sleep(0.6)
+        elif number == 6:
+            assert wait_until(lambda: on_record(world) >= 8 * MIB)
+            ctrl_c(noticed)
+
+    world.store("eu").before = before
+    world.stopping = noticed_by(noticed)
+    with pytest.raises(TransferCancelledError):
+        world.carry_out(plan)
+    world.stopping = Stopping()
+    world.store("eu").before = lambda _: None
+    world.store("eu").requests.clear()
+    result = again(world)
+    assert result.ok and result.bytes_reused >= 8 * MIB
+    assert local(world).read_bytes() == BODY
 
 
 class SmallPieces:
