@@ -125,7 +125,7 @@ def _apart(work: Callable[[], object]) -> None:
     """Do it in a thread of its own, and wait for its end.
 
     Ctrl-C is raised in the main thread. If that is about to enter a lock of a future then, nobody ever leaves the lock,
-    and the transfer never ends (so in ``threading.Condition.__enter__`` of CPython 3.10 to 3.13). A plain lock that
+    and the transfer never ends (seen in ``threading.Condition.__enter__`` of CPython 3.11). A plain lock that
     nobody else needs does not matter; ``threading.Thread.start`` waits with a condition, too.
     """
     ended = threading.Lock()
