@@ -14,7 +14,7 @@ from blobsync.base.errors import ConfigNotFoundError, FailureCode, LocalFileErro
 from blobsync.base.formatting import count_text, duration_text, size_text, zulu_text
 from blobsync.cli.commands import NO_CLUSTER, Commands, PathsArgument, argument, option
 from blobsync.cli.output import Result, cells, columns_of, fields_of, wrapped
-from blobsync.cli.session import Session, interrupted, with_consent
+from blobsync.cli.session import Session, with_consent
 from blobsync.cli.tables import table
 
 if TYPE_CHECKING:
@@ -93,13 +93,10 @@ def _kept(session: Session, project: Project, paths: Sequence[str], settle: floa
 
     def rounds() -> Iterator[KeptRound]:
         said: dict[str, str] = {}
-        try:
-            for made in kept.rounds():
-                if made.uploaded or made.fresh or said.get(made.path, "") != made.problem:
-                    yield made
-                said[made.path] = made.problem
-        except KeyboardInterrupt as stop:
-            raise interrupted(stop) from stop
+        for made in kept.rounds():
+            if made.uploaded or made.fresh or said.get(made.path, "") != made.problem:
+                yield made
+            said[made.path] = made.problem
         done = kept.result
         if until_idle and done.ok:
             session.note(f"{named}: all is uploaded and verified")

@@ -20,6 +20,7 @@ from blobsync.base.errors import (
     FailureCode,
     LocalFileError,
     NothingMatchedError,
+    StoppedError,
     UnknownClusterError,
     UsageError,
 )
@@ -34,7 +35,7 @@ from blobsync.base.stopping import (
 )
 from blobsync.cli.command_words import ENDS_WITH_A_COMMAND
 from blobsync.cli.output import CommandInterruptedError, Console, Result
-from blobsync.cli.session import Session
+from blobsync.cli.session import Session, interrupted
 
 
 class OwnOption(NamedTuple):
@@ -135,16 +136,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str], console: Console) -> int:
     session = Session(console)
     try:
-        from blobsync.cli.commands import run  # late: Typer takes a while, and Ctrl-C is answered meanwhile
+        with session.held:
+            from blobsync.cli.commands import run  # late: Typer takes a while, and Ctrl-C is answered meanwhile
 
-        answer = run(in_our_words(words), session)
-        raise_what_was_lost()
-        # Remove the bar before printing the answer.
-        session.display.close()
-        if not isinstance(answer, Result):
-            return int(answer or 0)
-        code = console.show(answer)
-        return answer.then() if answer.then else code
+            answer = run(in_our_words(words), session)
+            raise_what_was_lost()
+            # Remove the bar before printing the answer.
+            session.display.close()
+            if not isinstance(answer, Result):
+                return int(answer or 0)
+            code = console.show(answer)
+            return answer.then() if answer.then else code
     except NothingMatchedError as error:
         error.suggest()
         raise
@@ -155,12 +157,8 @@ def _run(words: Sequence[str], console: Console) -> int:
         error.hint = f"{road} writes it; or kubernetes, aml, local" if road else error.hint
         raise
     finally:
-        try:
-            session.held.close()
-        except KeyboardInterrupt:
-            # Ctrl-C with another error, or a second Ctrl-C.
-            session.held.close()
-            raise
+        # What Ctrl-C left open, a second one or one that came with an error.
+        session.held.close()
         if console.timed and not console.as_json:
             console.say(console.timed.sentence())
 
@@ -177,6 +175,8 @@ def _said_of(error: BaseException, words: Sequence[str]) -> BlobsyncError:
     """What users are told of an exception that ended the command."""
     if isinstance(error, BlobsyncError):
         return error
+    if isinstance(error, StoppedError):
+        return interrupted(error)
     if is_interrupt(error):
         return CommandInterruptedError("interrupted")
     if isinstance(error, OSError):

@@ -346,34 +346,26 @@ class Keeping:
         self._done = False
 
     def rounds(self) -> Iterator[KeptRound]:
-        """Each round as it ends, until nothing changes any more or somebody stops it.
-
-        Raises ``TransferCancelledError`` on Ctrl-C and on a request to stop, and what ended a folder's thread.
-        """
+        """Each round as it ends, until nothing changes any more. Raises what ended a folder's thread, and
+        ``KeyboardInterrupt`` on a request to stop."""
         for folder in self._folders:
             folder.thread.start()
         left = len(self._folders)
-        try:
-            while left:
-                self._stop.check()
-                try:
-                    report = self._queue.get(timeout=_POLL_SECONDS)
-                except Empty:
-                    continue
-                if isinstance(report, BaseException):
-                    raise report
-                if report is None:
-                    left -= 1
-                    continue
-                self._last[report.path] = report
-                self._record.change(self._with_round)
-                yield report
-            self._done = True
-        except KeyboardInterrupt as stop:
-            self._end()
-            raise self._cancelled() from stop
-        finally:
-            self._end()
+        while left:
+            self._stop.check()
+            try:
+                report = self._queue.get(timeout=_POLL_SECONDS)
+            except Empty:
+                continue
+            if isinstance(report, BaseException):
+                raise report
+            if report is None:
+                left -= 1
+                continue
+            self._last[report.path] = report
+            self._record.change(self._with_round)
+            yield report
+        self._done = True
 
     def __repr__(self) -> str:
         return f"<Keeping {' '.join(self.paths)}>"
@@ -398,14 +390,16 @@ class Keeping:
             idle=self._done,
         )
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Stop the folders' threads, and wait until they have stopped."""
         for folder in self._folders:
             folder.stop()
         for folder in self._folders:
             if folder.thread.is_alive():
                 folder.thread.join()
 
-    def _cancelled(self) -> TransferCancelledError:
+    def cancelled(self) -> TransferCancelledError:
+        """The error that says what was done until it was stopped."""
         result = self.result
         files = count_text(result.uploaded, "file")
         error = TransferCancelledError(
@@ -447,7 +441,11 @@ def keeping(
     known: Mapping[str, Any],
     stop: StopRequest,
 ) -> Iterator[Keeping]:
-    """Be the keeper of these folders while the block runs. Raises ``UsageError`` if one of them has another."""
+    """Be the keeper of these folders while the block runs.
+
+    Raises ``UsageError`` if one of them has another keeper, and ``TransferCancelledError`` on Ctrl-C or a request to
+    stop, wherever in the block it arrives.
+    """
     state = keeper_state([leg.part.path for leg in chosen], list(map(root_of, chosen)), settle=settle, **known)
     queue: SimpleQueue[Report] = SimpleQueue()
     listen = installed_listener()
@@ -458,4 +456,11 @@ def keeping(
             KeptFolder(leg, opened, emit, settle=settle, listen=listen, until_idle=until_idle, report=queue.put)
             for leg in chosen
         ]
-        yield Keeping(folders, queue, record, stop)
+        kept = Keeping(folders, queue, record, stop)
+        try:
+            yield kept
+        except KeyboardInterrupt as pressed:
+            kept.end()
+            raise kept.cancelled() from pressed
+        finally:
+            kept.end()

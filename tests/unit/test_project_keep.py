@@ -223,6 +223,19 @@ def test_who_is_asked_to_stop_says_what_was_done_and_what_is_left(opened: Opened
     assert not opened.project.keepers()
 
 
+def test_ctrl_c_while_a_round_is_shown_says_what_was_done(opened: Opened) -> None:
+    opened.write("data/a", b"one")
+
+    def shown(made: KeptRound) -> None:
+        if made.uploaded:
+            raise KeyboardInterrupt
+
+    with pytest.raises(TransferCancelledError) as stopped:
+        opened.project.keep("data", settle=_SETTLE, on_round=shown)
+    assert stopped.value.message == "stopped: 1 file uploaded and verified in 1 round; no file was waiting"
+    assert not opened.project.keepers()
+
+
 def test_one_folder_has_one_keeper(opened: Opened) -> None:
     opened.write("data/sub/a", b"one")
     opened.write("data/beside/a", b"one")
