@@ -23,7 +23,8 @@ class BlobService:
 
     ``meanwhile`` are blobs that another client writes just before a write of the same name arrives.
     ``pause`` is how long (seconds) each MiB of a body takes, ``pieces`` how many of them were sent; while ``gate`` is
-    closed (cleared), none is, and after ``hangs_after`` pieces no other one.
+    closed (cleared), none is. After ``hangs_after`` pieces in all, or ``hangs_within`` of one body, no other one comes
+    until ``over``.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,7 @@ class BlobService:
         self.gate.set()
         self.pieces = 0
         self.hangs_after: int | None = None
+        self.hangs_within: int | None = None
         self.over = threading.Event()
         self.page = 2
         self.url = ""
@@ -153,8 +155,9 @@ def serve() -> Iterator[BlobService]:  # noqa: C901 - one handler class, counted
             elif self.command == "GET":
                 # The client has closed the connection.
                 with suppress(OSError):
-                    for start in range(0, len(rest), _PIECE):
-                        if service.hangs_after is not None and service.pieces >= service.hangs_after:
+                    for number, start in enumerate(range(0, len(rest), _PIECE)):
+                        hangs = service.hangs_after is not None and service.pieces >= service.hangs_after
+                        if hangs or number == service.hangs_within:
                             service.over.wait()
                         time.sleep(service.pause)
                         service.gate.wait()

@@ -61,6 +61,13 @@ def on_record(world: World) -> int:
     return sum(size for _, size in world.unfinished.all())
 
 
+def await_record(world: World) -> None:
+    """Wait until there is a record: what arrives earlier is put on it with later pieces, of which there may be none."""
+    assert world.unfinished is not None
+    if not world.unfinished.worth_seconds:
+        assert wait_until(lambda: world.unfinished is not None and any(world.unfinished.all()), seconds=PATIENCE)
+
+
 def ctrl_c(noticed: threading.Event) -> None:
     """Send Ctrl-C to the main thread, and wait until the run has noticed it."""
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -76,6 +83,7 @@ def stop_after(world: World, requests: int, noticed: threading.Event) -> None:
     def before(request: Request) -> None:
         if request.operation != "get":
             return
+        await_record(world)
         with lock:
             seen.append(request)
             number = len(seen)
@@ -156,7 +164,11 @@ def test_a_line_that_breaks_keeps_what_came(world: World) -> None:
 
     def before(request: Request) -> None:
         seen.append(1)
-        if request.operation == "get" and len(seen) > 4:
+        number = len(seen)
+        if request.operation == "get":
+            await_record(world)
+        if request.operation == "get" and number > 4:
+            assert wait_until(lambda: on_record(world))
             raise StorageError("out of order", status=500)
 
     plan = world.plan("d", "data", options=DIRECT)
