@@ -28,7 +28,7 @@ from blobsync.base.process import ProcessRunner
 from blobsync.base.user_folders import data_home, environment
 from blobsync.emulator.nodejs import ensure_node, last_lines
 from blobsync.store.rest.transport import Timeouts, origin_of
-from blobsync.store.rest.urllib3_transport import connections
+from blobsync.store.rest.urllib3_transport import connections, trouble_of
 
 SOURCE_VARIABLE = "BLOBSYNC_AZCOPY_SOURCE"
 
@@ -148,9 +148,12 @@ def _download(url: str, target: Path, environ: Mapping[str, str], shown: str) ->
                 raise AzcopyInstallError(f"{shown} answers {reply.status} {reply.reason}", hint=hint)
             bounded = _Bounded(reply, _MAX_ARCHIVE, f"{shown} sends more than {_MAX_ARCHIVE >> 20} MiB", hint)
             shutil.copyfileobj(bounded, sink, _CHUNK)
-    except (urllib3.exceptions.HTTPError, StorageUnreachableError) as error:
+    except StorageUnreachableError as error:
+        raise AzcopyInstallError(f"{shown} cannot be downloaded: no usable address or proxy", hint=hint) from error
+    except urllib3.exceptions.HTTPError as error:
         # The error's own text may quote the address with its query.
-        raise AzcopyInstallError(f"{shown} cannot be downloaded: {type(error).__name__}", hint=hint) from error
+        why = trouble_of(error).name.lower().replace("_", " ")
+        raise AzcopyInstallError(f"{shown} cannot be downloaded: {why}", hint=hint) from error
     return target
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from blobsync.base.errors import AccessDeniedError, SpreadBusyError
 from blobsync.base.plain_json import parse_object
-from blobsync.local.os_errors import naming
+from blobsync.local.os_errors import local_error, naming
 from blobsync.spread.file_json import FormatError, message_of
 from blobsync.spread.shared_store import ContainerStore
 
@@ -41,6 +41,8 @@ def project_lock(file: Path) -> Iterator[str]:
                 "another command of this project moves files to this folder with --nodes at this moment",
                 hint="wait for it, or stop it with Ctrl-C",
             ) from error
+        except OSError as error:
+            raise local_error(error, file) from error
         stream.seek(0)
         try:
             holder = str(uuid.UUID(stream.read().strip()))

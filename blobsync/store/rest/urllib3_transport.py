@@ -103,7 +103,7 @@ class Urllib3Transport:
                 decode_content=False,
             )
         except (HTTPError, OSError) as error:
-            raise TransportError(_trouble(error)) from error
+            raise TransportError(trouble_of(error)) from error
         return Urllib3Response(raw)
 
     def exchanges(self) -> None:
@@ -129,7 +129,7 @@ class Urllib3Response:
         try:
             return self._raw.read(limit)
         except (HTTPError, OSError) as error:
-            raise TransportError(_trouble(error)) from error
+            raise TransportError(trouble_of(error)) from error
 
     def close(self) -> None:
         if getattr(self._raw, "length_remaining", None) == 0:
@@ -176,7 +176,8 @@ def _pieces(read: Callable[[int, int], bytes], size: int, sent: Sent | None) -> 
         yield read(start, min(start + _PIECE, size))
 
 
-def _trouble(error: Exception) -> Trouble:
+def trouble_of(error: Exception) -> Trouble:
+    """What an error of urllib3 means."""
     if isinstance(error, ProxyError):
         return Trouble.PROXY
     inner = _inner(error)
