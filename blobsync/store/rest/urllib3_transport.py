@@ -12,6 +12,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import (
     ConnectTimeoutError,
     HTTPError,
+    MaxRetryError,
     NameResolutionError,
     NewConnectionError,
     ProxyError,
@@ -178,6 +179,7 @@ def _pieces(read: Callable[[int, int], bytes], size: int, sent: Sent | None) -> 
 
 def trouble_of(error: Exception) -> Trouble:
     """What an error of urllib3 means."""
+    error = (error.reason or error) if isinstance(error, MaxRetryError) else error
     if isinstance(error, ProxyError):
         return Trouble.PROXY
     inner = _inner(error)
