@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 NameArgument = Annotated[str, argument(metavar="NAME", help="The name of the tunnel.")]
 LocalPort = Annotated[
-    int | None, option("--local-port", metavar="PORT", help="The port to have here, where it is free.")
+    int | None,
+    option("--local-port", metavar="PORT", min=1, max=65_535, help="The port to have here, where it is free."),
 ]
 
 
@@ -93,7 +94,8 @@ def tunnel_add(
     bastion: Annotated[str, option("--bastion", metavar="[USER@]HOST[:PORT]", help="The jump host.")] = "",
     key: Annotated[str, option("--key", metavar="FILE", help="Your private key for both.")] = "",
     port: Annotated[
-        int | None, option("--port", metavar="PORT", help="The machine's port. Default: that of its ssh.")
+        int | None,
+        option("--port", metavar="PORT", min=1, max=65_535, help="The machine's port. Default: that of its ssh."),
     ] = None,
     local_port: LocalPort = None,
     azure_bastion: Annotated[str, option(metavar="BASTION", help="Azure: the name of the bastion.")] = "",

@@ -175,6 +175,11 @@ def test_an_option_of_another_command_and_a_misspelt_one_are_distinguished(
         (("submit", "--nodes", "0", "x"), "invalid value for '--nodes': 0 is less than 1", "blobsync submit --help"),
         (("-n", "x", "q"), "invalid value for '-n' / '--num-gpu': 'x' is not a whole number", "--help"),
         (("web", "--port", "70000"), "invalid value for '--port': 70000 is not a number from 0 to 65535", "--help"),
+        (
+            ("tunnel", "add", "a", "b", "--port", "0"),
+            "invalid value for '--port': 0 is not a number from 1 to 65535",
+            "",
+        ),
         (("q", "--max", "-1"), "invalid value for '--max': -1 is less than 1", "blobsync q --help"),
         (("version",), "no such command 'version'", "'blobsync --version' shows it"),
         (("completion", "bash"), "no such command 'completion'", "'blobsync --install-completion' makes your shell"),
