@@ -214,7 +214,7 @@ ROWS: tuple[ReadBack, ...] = (
         (
             "e2e/test_hostile_state.py::test_a_shipped_folder_under_the_right_name_counts_only_after_the_users_word",
             "unit/test_state_dir.py::test_no_seal_but_the_users_own_for_this_folder_counts",
-            "unit/test_range_records.py::test_a_head_that_is_none_makes_no_record",
+            "unit/test_resume_records.py::test_a_head_that_is_none_makes_no_record",
         ),
         (
             "azcopy.file_results:LogFollower.read",

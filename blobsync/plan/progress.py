@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from blobsync.base.events import (
@@ -21,6 +21,7 @@ from blobsync.base.events import (
     Hashing,
     Looked,
     Moving,
+    Note,
     Phase,
     UnderWay,
     WorkerMoved,
@@ -182,30 +183,24 @@ class ProgressCounter:
         self._lost: dict[str, tuple[float, str]] = {}
         self._stirred = clock()
         self._longest_silence = 0.0
-        # By the type of the event, for speed; notes are not counted.
-        self._takes: Mapping[type[Event], Callable[[Any], object]] = {
-            Phase: self._phase,
-            Expected: self._expected,
-            Looked: self._looked,
-            BytesMoved: self._bytes_moved,
-            BytesReused: self._bytes_reused,
-            WorkerMoved: self._worker_moved,
-            UnderWay: self._under_way,
-            FilesDone: self._files_done,
-            FilesCounted: self._files_counted,
-            Disconnected: self._disconnected,
-            Connected: self._connected,
-            Moving: self._begins_to_move,
-            Hashing: self._reading,
-        }
 
     def emit(self, event: Event) -> None:
         """Count the event."""
         with self.lock:
-            take = self._takes.get(type(event))
-            if take is None:
-                return
-            began = take(event) is True
+            began = False
+            match event:
+                case Note():
+                    return
+                case Phase():
+                    began = self._phase(event)
+                case FilesDone():
+                    self._files_done(event)
+                case WorkerMoved():
+                    self._worker_moved(event)
+                case Disconnected() | Connected():
+                    self._reached(event)
+                case _:
+                    self._add(event)
             # Files that are subtracted are reported by name at once: shown in between, the count would jump back.
             is_followed = isinstance(event, WorkerMoved) or (isinstance(event, FilesCounted) and event.files < 0)
             if not is_followed:
@@ -226,21 +221,30 @@ class ProgressCounter:
         self.step = event.name
         return began
 
-    def _expected(self, event: Expected) -> None:
-        self.files_expected += event.files
-        self.bytes_expected += event.size
-
-    def _looked(self, event: Looked) -> None:
-        self.looked += event.files
-
-    def _bytes_moved(self, event: BytesMoved) -> None:
-        self.bytes += event.size
-        self._stir()
-
-    def _bytes_reused(self, event: BytesReused) -> None:
-        self.bytes += event.size
-        self.reused += event.size
-        self._stir()
+    def _add(
+        self, event: BytesMoved | BytesReused | UnderWay | FilesCounted | Expected | Looked | Hashing | Moving
+    ) -> None:
+        match event:
+            case BytesMoved(size) | BytesReused(size):
+                self.bytes += size
+                self.reused += size if isinstance(event, BytesReused) else 0
+                self._stir()
+            case UnderWay():
+                self.moving_now, self.current = event
+            case FilesCounted():
+                self._counted += event.files
+                self._stir()
+            case Expected():
+                self.files_expected, self.bytes_expected = (
+                    self.files_expected + event.files,
+                    self.bytes_expected + event.size,
+                )
+            case Looked():
+                self.looked += event.files
+            case Hashing():
+                self._hashing, self._hashing_bytes = self._hashing + event.files, self._hashing_bytes + event.size
+            case Moving():
+                self._doing, self._on_record = event
 
     def _worker_moved(self, event: WorkerMoved) -> None:
         count = self._workers.get(event.worker)
@@ -251,9 +255,6 @@ class ProgressCounter:
         count.files += event.files
         count.bytes += event.size
 
-    def _under_way(self, event: UnderWay) -> None:
-        self.moving_now, self.current = event.files, event.path
-
     def _files_done(self, event: FilesDone) -> None:
         # A second engine may have tried a file again.
         again = len(self._failed.intersection(event.paths))
@@ -262,24 +263,13 @@ class ProgressCounter:
         self.failures = len(self._failed)
         self._stir()
 
-    def _files_counted(self, event: FilesCounted) -> None:
-        self._counted += event.files
-        self._stir()
-
-    def _disconnected(self, event: Disconnected) -> None:
-        self._note()
-        self._lost.setdefault(event.host, (self.clock() - event.seconds, event.why))
-
-    def _connected(self, event: Connected) -> None:
-        if self._lost.pop(event.host, None) and not self._lost:
+    def _reached(self, event: Disconnected | Connected) -> None:
+        if isinstance(event, Disconnected):
+            self._note()
+            self._lost.setdefault(event.host, (self.clock() - event.seconds, event.why))
+        elif self._lost.pop(event.host, None) and not self._lost:
             self._stirred = self.clock()
             self._remaining.go_on(self._stirred - self.began, self._files, self._work, self._moved)
-
-    def _begins_to_move(self, event: Moving) -> None:
-        self._doing, self._on_record = event.doing, event.on_record
-
-    def _reading(self, event: Hashing) -> None:
-        self._hashing, self._hashing_bytes = self._hashing + event.files, self._hashing_bytes + event.size
 
     def show(self, *, force: bool, began: bool = False) -> None:
         """For displays; ``force``: even if one was just made; ``began``: a phase began."""

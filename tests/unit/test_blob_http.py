@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any, TypeVar
@@ -469,15 +469,8 @@ def test_a_closed_local_port_is_reported_with_a_hint_about_the_emulator() -> Non
         for account, said in (("acct", "refuses connections"), (EMULATOR_ACCOUNT, "the emulator is not running")):
             with pytest.raises(StorageUnreachableError, match=said) as caught:
                 driven(f"http://127.0.0.1:{port}/{account}", account).head("a")
-            assert str(port) in str(caught.value)
+            assert str(port) in str(caught.value) and "(3 tries)" in str(caught.value)
             assert f"blobsync emulator start --port {port}" in (caught.value.hint or "")
-
-
-def test_a_refused_connection_is_reported_quickly() -> None:
-    with closed_port() as port:
-        with pytest.raises(StorageUnreachableError, match="refuses connections") as caught:
-            driven(f"http://127.0.0.1:{port}/acct").head("a")
-    assert "3 tries" in str(caught.value)
 
 
 def test_a_server_that_stops_answering_is_a_timeout() -> None:
@@ -601,32 +594,43 @@ def test_a_body_that_always_ends_early_is_an_error() -> None:
             reader.read(10)
 
 
-def test_a_put_whose_response_was_lost_succeeds_if_the_blob_has_our_content() -> None:
-    there = Step(headers={"ETag": '"0x9"', "Content-MD5": base64.b64encode(md5(b"hi")).decode(), "Content-Length": "2"})
-    with scripted([Step(reset=True), error(409, "BlobAlreadyExists"), there, there]) as script:
-        written = store(script).put("a", b"hi", md5=md5(b"hi"), condition=Precondition(absent=True))
-    assert written.etag == "0x9"
-    assert [seen.method for seen in script.seen] == ["PUT", "PUT", "HEAD", "HEAD"]
+def holding(body: bytes) -> Step:
+    """The answer to HEAD of a blob with this content."""
+    md5_header = base64.b64encode(md5(body)).decode()
+    return Step(headers={"ETag": '"0x9"', "Content-MD5": md5_header, "Content-Length": "2"})
 
 
-def test_a_put_whose_response_was_lost_fails_if_the_blob_has_other_content() -> None:
-    there = Step(headers={"ETag": '"0x9"', "Content-MD5": base64.b64encode(md5(b"no")).decode(), "Content-Length": "2"})
-    with scripted([Step(reset=True), error(412, "ConditionNotMet"), there]) as script:
-        with pytest.raises(PreconditionFailedError):
-            store(script).put("a", b"hi", md5=md5(b"hi"), condition=Precondition(etag="0x1"))
+@pytest.mark.parametrize(
+    ("steps", "condition", "is_ours"),
+    [
+        pytest.param(
+            [Step(reset=True), error(409, "BlobAlreadyExists"), holding(b"hi"), holding(b"hi")],
+            *(Precondition(absent=True), True),
+            id="lost, and it has our content",
+        ),
+        pytest.param(
+            [Step(reset=True), error(412, "ConditionNotMet"), holding(b"no")],
+            *(Precondition(etag="0x1"), False),
+            id="lost, and it has another content",
+        ),
+        pytest.param(
+            [error(409, "BlobAlreadyExists"), holding(b"hi")], *(Precondition(absent=True), False), id="not lost"
+        ),
+    ],
+)
+def test_a_put_that_is_refused_has_succeeded_if_its_first_response_was_lost_and_the_blob_has_our_content(
+    steps: list[Step], condition: Precondition, is_ours: bool
+) -> None:
+    with scripted(steps) as script, nullcontext() if is_ours else pytest.raises(PreconditionFailedError):
+        assert store(script).put("a", b"hi", md5=md5(b"hi"), condition=condition).etag == "0x9"
+    puts = sum(step.reset or step.status > 400 for step in steps)
+    assert [seen.method for seen in script.seen] == ["PUT"] * puts + ["HEAD"] * (len(steps) - puts)
 
 
 def test_a_file_is_not_written_over_a_directory() -> None:
     there = Step(headers={"ETag": '"0x9"', "x-ms-resource-type": "directory", "Content-Length": "0"})
     with scripted([error(409, "BlobAlreadyExists"), there]) as script, pytest.raises(StorageError, match="directory"):
         store(script).put("a", b"hi", md5=md5(b"hi"), condition=Precondition(absent=True))
-
-
-def test_a_put_whose_first_response_says_exists_fails() -> None:
-    there = Step(headers={"ETag": '"0x9"', "Content-MD5": base64.b64encode(md5(b"hi")).decode(), "Content-Length": "2"})
-    with scripted([error(409, "BlobAlreadyExists"), there]) as script, pytest.raises(PreconditionFailedError):
-        store(script).put("a", b"hi", md5=md5(b"hi"), condition=Precondition(absent=True))
-    assert [seen.method for seen in script.seen] == ["PUT", "HEAD"]
 
 
 def test_a_delete_whose_response_was_lost_succeeds() -> None:
@@ -647,11 +651,6 @@ def test_requests_carry_the_md5_and_the_conditions() -> None:
     assert second.headers["content-length"] == "0"
 
 
-def test_a_damaged_body_is_a_checksum_error() -> None:
-    with scripted([error(400, "Md5Mismatch")]) as script, pytest.raises(ChecksumError):
-        store(script).put("a", b"hi", md5=md5(b"ho"))
-
-
 def test_a_wrong_clock_and_a_bad_signature_are_different_errors() -> None:
     behind = formatdate(time.time() - 3660, usegmt=True)
     denied = error(403, "AuthenticationFailed", Date=behind)
@@ -668,25 +667,14 @@ def test_a_sas_that_expires_during_a_transfer_is_recognised() -> None:
         store(script, signer=ended).head("a")
 
 
-def test_a_refused_bearer_token_is_renewed_once() -> None:
-    tokens = iter(["one", "two"])
-    signer = BearerSigner(lambda: (Secret(next(tokens)), time.time() + 3600))
-    with scripted([error(401, "InvalidAuthenticationInfo"), blob(b"0123456789")]) as script:
-        assert store(script, signer=signer).head("a") is not None
-    assert [seen.headers["authorization"] for seen in script.seen] == ["Bearer one", "Bearer two"]
-
-
-def test_a_bearer_token_that_is_refused_again_is_not_renewed_again() -> None:
+@pytest.mark.parametrize("refusals", [1, 4])
+def test_a_refused_bearer_token_is_renewed_once(refusals: int) -> None:
     tokens = iter(["one", "two", "three", "four"])
     signer = BearerSigner(lambda: (Secret(next(tokens)), time.time() + 3600))
-    with scripted([error(401, "InvalidAuthenticationInfo")] * 4) as script, pytest.raises(AccessDeniedError):
-        store(script, signer=signer).head("a")
+    answers = [error(401, "InvalidAuthenticationInfo")] * refusals + [blob(b"0123456789")]
+    with scripted(answers) as script, pytest.raises(AccessDeniedError) if refusals > 1 else nullcontext():
+        assert store(script, signer=signer).head("a") is not None
     assert [seen.headers["authorization"] for seen in script.seen] == ["Bearer one", "Bearer two"]
-
-
-def test_a_listing_that_is_not_xml_is_a_store_error() -> None:
-    with scripted([Step(200, b"<html>login</html><br>")]) as script, pytest.raises(StorageError, match="listing"):
-        list(store(script).list_blobs())
 
 
 def test_the_next_page_is_requested_while_this_one_is_parsed() -> None:
@@ -919,12 +907,6 @@ def test_a_redirect_is_not_followed() -> None:
         assert elsewhere.seen == []
 
 
-def test_an_endless_response_is_cut_off() -> None:
-    step = Step(200, b"<" * (65 << 20))
-    with scripted([step]) as script, pytest.raises(StorageError, match="larger than 64 MiB"):
-        list(store(script).list_blobs())
-
-
 # -- many small requests at a time ------------------------------------------------------------------------
 
 
@@ -943,6 +925,13 @@ def many(asked: Script | Driven) -> Orders:
         pytest.skip("urllib3 blocks the thread that sends")
     found: Orders = orders
     return found
+
+
+def end_of_one(script: Script, etag: str = "0x1") -> BlobInfo | bytes | BlobsyncError:
+    """The result of one small request."""
+    with closing(many(script)) as orders:
+        orders.begin("a", GetOrder("a", etag, 10))
+        return ends(orders)["a"]
 
 
 def test_urllib3_does_not_offer_requests_side_by_side(transport: str) -> None:
@@ -989,9 +978,8 @@ def test_a_failed_request_does_not_affect_the_others() -> None:
 
 
 def test_a_small_blob_of_another_version_is_refused() -> None:
-    with scripted([blob(b"0123456789")]) as script, closing(many(script)) as orders:
-        orders.begin("a", GetOrder("a", "0x2", 10))
-        end = ends(orders)["a"]
+    with scripted([blob(b"0123456789")]) as script:
+        end = end_of_one(script, "0x2")
     assert isinstance(end, ChecksumError)
     assert "of another version" in str(end)
 
@@ -1009,18 +997,16 @@ def test_a_busy_response_is_counted_and_retried_while_other_requests_go_on() -> 
 
 
 def test_a_small_body_that_breaks_off_is_downloaded_again() -> None:
-    with scripted([blob(b"0123456789", cut=4), blob(b"0123456789")]) as script, closing(many(script)) as orders:
-        orders.begin("a", GetOrder("a", "0x1", 10))
-        assert ends(orders) == {"a": b"0123456789"}
+    with scripted([blob(b"0123456789", cut=4), blob(b"0123456789")]) as script:
+        assert end_of_one(script) == b"0123456789"
     assert len(script.seen) == 2
 
 
 @pytest.mark.parametrize("told", [True, False])
 def test_a_small_blob_with_an_endless_body_is_cut_off(told: bool) -> None:
     endless = Step(200, b"x" * (3 << 20), {"ETag": '"0x1"', **({} if told else {"Transfer-Encoding": "identity"})})
-    with scripted([endless]) as script, closing(many(script)) as orders:
-        orders.begin("a", GetOrder("a", "0x1", 10))
-        end = ends(orders)["a"]
+    with scripted([endless]) as script:
+        end = end_of_one(script)
     assert isinstance(end, StorageError)
     assert "larger than 1 MiB" in str(end)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from blobsync.base.errors import LocalFileError
+from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.local.database import Database, ExpendableDatabase, Layout
+from blobsync.local.index import Index, Record
+from blobsync.local.resume_records import BlockJournal
 
 ONE = Layout(1, "CREATE TABLE IF NOT EXISTS a (x)")
 THREE = Layout(3, f"{ONE.tables}; CREATE TABLE IF NOT EXISTS b (y); CREATE TABLE IF NOT EXISTS c (z)")
@@ -118,3 +121,53 @@ def test_the_journal_is_emptied_and_there_is_no_wal(tmp_path: Path) -> None:
     assert expendable.read(lambda db: db) is None
     expendable.write(lambda db: None)
     assert expendable.read(lambda db: db.execute("PRAGMA journal_mode").fetchone()) == ("truncate",)
+
+
+def index_works(file: Path, say: Callable[[str], None]) -> bool:
+    pair = Index(file, say).pair("data", "http://x/1")
+    pair.put({"a": Record(LocalState(1, 1, 1, 1), RemoteState(1, "e"))})
+    return set(pair.get(["a"])) == {"a"}
+
+
+def journal_works(file: Path, say: Callable[[str], None]) -> bool:
+    journal = BlockJournal(file, say)
+    journal.begin("blob", LocalState(1, 1, 1, 1))
+    journal.put("blob", bytes(32), 1)
+    journal.finish("another", "0x1")
+    return journal.staged("blob") == {bytes(32): 1} and journal.committed(["another"]) == {"another": "0x1"}
+
+
+Works = Callable[[Path, Callable[[str], None]], bool]
+EXPENDABLE = pytest.mark.parametrize(
+    ("works", "instead"),
+    [(index_works, "comparing by content instead"), (journal_works, "whole files are sent instead")],
+)
+
+
+@EXPENDABLE
+@pytest.mark.parametrize("content", [b"no database at all, but long enough to be looked at" * 50, b""])
+def test_what_may_be_lost_begins_anew_where_it_is_damaged_and_says_so(
+    tmp_path: Path, works: Works, instead: str, content: bytes
+) -> None:
+    file, said = tmp_path / "some.sqlite", list[str]()
+    file.write_bytes(content)
+    assert works(file, said.append)
+    assert ["was damaged" in each and instead in each for each in said] == [True] * bool(content)
+    assert [each.read_bytes() for each in tmp_path.glob("some.sqlite.broken-*")] == [content] * bool(content)
+
+
+@EXPENDABLE
+def test_what_may_be_lost_begins_anew_where_it_is_of_an_unknown_version(
+    tmp_path: Path, works: Works, instead: str
+) -> None:
+    with raw(tmp_path / "some.sqlite") as db:
+        db.executescript("CREATE TABLE pairs (x); CREATE TABLE pieces (x); PRAGMA user_version = 99")
+    assert works(tmp_path / "some.sqlite", pytest.fail)
+
+
+@EXPENDABLE
+def test_without_a_place_for_it_only_what_it_saves_is_lost(tmp_path: Path, works: Works, instead: str) -> None:
+    said: list[str] = []
+    (tmp_path / "file").touch()
+    assert not works(tmp_path / "file" / "some.sqlite", said.append)
+    assert len(said) == 1 and "cannot be used" in said[0] and instead in said[0]

@@ -1,4 +1,4 @@
-"""``--include`` and ``--exclude``: excluded files are not moved, counted, reported or deleted."""
+"""``--include`` and ``--exclude``: as lines of a .gitignore; what they leave out is not moved, counted or deleted."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import NothingMatchedError
+from blobsync.base.errors import IgnorePatternError, NothingMatchedError
 from blobsync.base.plan_reasons import Reason
-from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_options import TransferOptions, selector
 from blobsync.plan.transfer_plan import Action
 from tests.fakes.project_context import World, account, cluster
 
@@ -155,3 +155,38 @@ def test_patterns_count_for_a_single_file_by_its_name(world: World) -> None:
     assert [part.shown(action) for part, action in plan.each()] == ["data/voc/a.jpg"]
     with pytest.raises(NothingMatchedError, match=r"data/voc/b.txt: no file .* --include '\*.jpg'"):
         world.plan("u", "data/voc/b.txt", options=JPG)
+
+
+PATHS = ("a.jpg", "b.txt", "old/c.jpg", "old/keep/d.jpg", "deep/old/e.jpg", "é #1.jpg")
+
+
+def chosen(include: tuple[str, ...] = (), exclude: tuple[str, ...] = ()) -> set[str]:
+    takes_part = selector(include, exclude)
+    assert takes_part is not None
+    return {path for path in PATHS if takes_part(path)}
+
+
+def test_without_patterns_every_file_is_included() -> None:
+    assert selector((), ()) is None
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "expected"),
+    [
+        (("*.jpg",), (), {"a.jpg", "old/c.jpg", "old/keep/d.jpg", "deep/old/e.jpg", "é #1.jpg"}),
+        ((), ("old/",), {"a.jpg", "b.txt", "é #1.jpg"}),
+        ((), ("/old",), {"a.jpg", "b.txt", "deep/old/e.jpg", "é #1.jpg"}),
+        (("old/",), ("keep",), {"old/c.jpg", "deep/old/e.jpg"}),
+        (("*", "!b.txt"), (), set(PATHS) - {"b.txt"}),
+        (("é*",), (), {"é #1.jpg"}),
+    ],
+)
+def test_patterns_are_those_of_gitignore(
+    include: tuple[str, ...], exclude: tuple[str, ...], expected: set[str]
+) -> None:
+    assert chosen(include, exclude) == expected
+
+
+def test_an_invalid_pattern_is_an_error_that_names_the_option() -> None:
+    with pytest.raises(IgnorePatternError, match="--exclude"):
+        selector((), ("[",))

@@ -120,12 +120,6 @@ def test_after_a_kill_and_a_change_only_new_blocks_are_sent(place: Place) -> Non
     assert place.succeed() in (SIZE - there, SIZE - there + BLOCK)
 
 
-def test_uncommitted_blocks_of_another_project_are_sent_again(place: Place, tmp_path: Path) -> None:
-    place.kill_after(5)
-    place.foreign_journal(tmp_path)
-    assert place.succeed() == SIZE
-
-
 def test_blocks_that_the_service_dropped_are_sent_again(place: Place) -> None:
     place.kill_after(5)
     place.store.blocks.clear()
@@ -139,15 +133,6 @@ def test_uncommitted_blocks_with_our_ids_but_other_content_are_replaced(place: P
         name = block_id_of(hashlib.sha256(body).digest())
         place.store.put_block("p/a.bin", name, evil)
     assert place.succeed() == SIZE
-
-
-def test_a_block_of_another_size_under_a_journaled_id_is_replaced(place: Place) -> None:
-    place.kill_after(5)
-    staged = place.store.blocks["p/a.bin"]
-    left = sum(map(len, list(staged.values())[2:]))
-    for name in list(staged)[:2]:
-        staged[name] += b"more"
-    assert place.succeed() == SIZE - left
 
 
 def test_a_sas_without_the_read_right_sends_everything_and_says_so(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""Which sources a project may name: what the user listed, and nothing inside the network."""
+"""Which sources a project may name, and what the nodes of a job are told of them: nothing inside the network."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from blobsync.base.errors import CredentialError, PlanError
 from blobsync.base.locations import AMAZON, BlobContainer, Bucket, UrlList, is_source
 from blobsync.config.accounts import AccountFile
 from blobsync.config.model import StorageAccount
-from blobsync.config.sources import BucketAccess
+from blobsync.config.sources import BucketAccess, ListedFile, WebFiles
 from blobsync.store.connect import check_sas, connect, signer_for
+from blobsync.store.s3 import S3Store
 from blobsync.store.sas import READ_FOLDER, REMOVE, WRITE_FOLDER, mint_sas, sas_url
+from blobsync.store.source_orders import open_source, source_values
 from blobsync.store.source_trust import check_bucket, reaches_inside, why_not_fetched
+from blobsync.store.url_list import UrlListStore
 
 NOWHERE = {"HOME": "/nonexistent"}
 
@@ -166,3 +169,37 @@ def test_a_file_that_is_neither_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "s3.yaml").write_text(text)
     found = AccountFile(tmp_path / "s3.yaml", "s3.yaml", NOWHERE)
     assert found.problems and found.account is None
+
+
+def _environ(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_CONFIG_HOME": str(tmp_path), "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI", "AWS_PROFILE": "own"}
+
+
+def test_a_bucket_is_opened_as_its_file_says(tmp_path: Path) -> None:
+    access = BucketAccess("eu-west-1", "research", anonymous=False)
+    account = StorageAccount("a.yaml", "", "laion", "https://s3.example", bucket=access)
+    values = source_values(account, _environ(tmp_path))
+    assert values == {
+        "name": "laion",
+        "endpoint": "https://s3.example",
+        "region": "eu-west-1",
+        "profile": "research",
+        "anonymous": False,
+    }
+    store = open_source(values, _environ(tmp_path))
+    assert isinstance(store, S3Store) and store.container == account.container
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_list_names_the_hosts_inside_the_network_that_it_may_reach(tmp_path: Path, *, by_hand: bool) -> None:
+    files = {"a": ListedFile("https://10.0.0.1/a"), "b": ListedFile("https://10.0.0.2:8443/x/b")}
+    account = StorageAccount("--source", "", "list.tsv", "", web=WebFiles(files, by_hand=by_hand))
+    environ = {**_environ(tmp_path), "BLOBSYNC_TRUSTED_BUCKETS": "https://10.0.0.2:8443/ https://10.0.0.3"}
+    values = source_values(account, environ)
+    listed = ["https://10.0.0.2:8443"]
+    assert values["reaches"] == (["https://10.0.0.1", *listed] if by_hand else listed)
+    store = open_source(values, _environ(tmp_path))
+    assert isinstance(store, UrlListStore) and store.container == UrlList("", "list.tsv", "")
+    assert store.listed("a") is None
+    store.set_files(files)
+    assert store.listed("a") == files["a"] and store.source_url("b", "", 1).reveal() == files["b"].url

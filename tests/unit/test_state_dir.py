@@ -150,13 +150,6 @@ def test_without_any_folder_of_the_users_nothing_lasts(project: Path, tmp_path: 
     assert "XDG_STATE_HOME" in (refused.value.hint or "")
 
 
-def test_commands_that_start_at_once_make_one_key(project: Path, environ: dict[str, str]) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        found = {each.root for each in pool.map(lambda _: open_state_dir(project, environ), range(32))}
-    assert len(found) == 1
-    assert [path.name for path in key_file(environ).parent.iterdir()] == [KEY_FILE]
-
-
 def opened_to_others(project: Path, environ: dict[str, str]) -> str:
     with pytest.raises(OpenStateError) as caught:
         open_state_dir(project, environ)
@@ -344,6 +337,8 @@ def test_a_folder_without_a_seal_counts_only_after_the_users_word(
     assert (accepted.folder, accepted.is_new) == (folder, True)
     assert open_state_dir(project, environ).index_file.read_bytes() == b"records"
     assert trust_state(project, environ) == TrustedState(folder, accepted.seal, is_new=False)
+    shutil.rmtree(folder)
+    assert not open_state_dir(project, environ).index_file.exists(), "without it the project begins anew"
 
 
 def test_doctor_names_a_folder_that_waits_for_the_users_word(
@@ -355,12 +350,6 @@ def test_doctor_names_a_folder_that_waits_for_the_users_word(
     assert told.status is CheckStatus.FAIL
     assert str(folder) in told.detail
     assert "blobsync config trust-state" in (told.hint or "")
-
-
-def test_without_the_folder_the_project_begins_anew(project: Path, environ: dict[str, str], tmp_path: Path) -> None:
-    elsewhere(tmp_path, environ)
-    shutil.rmtree(earlier_folder(project, environ))
-    assert not open_state_dir(project, environ).index_file.exists()
 
 
 @pytest.mark.parametrize(
@@ -463,7 +452,7 @@ def test_what_a_killed_command_left_of_a_seal_is_in_nobodys_way(project: Path, e
     assert trust_state(project, environ).seal.paths == (str(project),)
 
 
-def test_commands_that_start_at_once_make_one_seal(project: Path, environ: dict[str, str]) -> None:
+def test_commands_that_start_at_once_make_one_key_and_one_seal(project: Path, environ: dict[str, str]) -> None:
     def use(number: int) -> str:
         state = open_state_dir(project, environ)
         (state.root / f"{number}").write_bytes(b"")
@@ -474,3 +463,4 @@ def test_commands_that_start_at_once_make_one_seal(project: Path, environ: dict[
     assert len(found) == 1
     (state,) = (project / ".blobsync").glob("state-*")
     assert [path.name for path in state.glob(f"{SEAL_FILE}*")] == [SEAL_FILE]
+    assert [path.name for path in key_file(environ).parent.iterdir()] == [KEY_FILE]

@@ -62,124 +62,120 @@ _NETWORK_HINT = (
     "the account's network rules (firewall, private endpoint) may block this machine, or the SAS lacks "
     "the right: see Networking in the portal; 'blobsync doctor' shows what works"
 )
+_CONTAINER_HINT = (
+    "check container_name, or create it: az storage container create --account-name {account} --name {container}"
+)
 _RELAY_HINT = "--relay streams the bytes through this machine instead"
 
 _TYPE_MISMATCH = "ResourceTypeMismatch"
 # Where the service says no more than that something has this name.
 DIRECTORY_THERE = Answer(409, {"x-ms-error-code": _TYPE_MISMATCH})
 
-_MEANINGS: dict[str, _Meaning] = {
-    "AuthenticationFailed": _Meaning(
-        AccessDeniedError,
-        "{account} does not accept the credential: a wrong key, or a SAS that is damaged or for another container",
-        "check account_key or sas_token in the storage account file; 'blobsync doctor' tests it",
-    ),
-    "InvalidAuthenticationInfo": _Meaning(
-        AccessDeniedError,
-        "{account} cannot read the credential: malformed, ended, or for another tenant",
-        "check sas_token or account_key, or sign in again: az login",
-    ),
-    "NoAuthenticationInformation": _Meaning(
-        AccessDeniedError, "{account} requires a credential", "set sas_token or account_key, or az login"
-    ),
-    "AuthorizationPermissionMismatch": _Meaning(
-        AccessDeniedError, "the credential for {account} is not allowed to {what} {where}", _RIGHTS_HINT
-    ),
-    "InsufficientAccountPermissions": _Meaning(
-        AccessDeniedError, "the credential for {account} is not allowed to {what} {where}", _RIGHTS_HINT
-    ),
-    "AuthorizationResourceTypeMismatch": _Meaning(
-        AccessDeniedError,
-        "the account SAS for {account} does not cover this kind of resource: to {what} {where} it needs srt=co",
-        "make one with the resource types Container and Object, or a SAS of the container",
-    ),
-    "AuthorizationServiceMismatch": _Meaning(
-        AccessDeniedError, "the account SAS for {account} is not for the Blob service", "make one with ss=b"
-    ),
-    "AuthorizationProtocolMismatch": _Meaning(
-        AccessDeniedError, "the SAS for {account} is for https only", "use an https blob_endpoint"
-    ),
-    "AuthorizationSourceIPMismatch": _Meaning(
-        AccessDeniedError,
-        "the SAS for {account} does not allow this machine's address",
-        "make a SAS for this address range (sip), or without one",
-    ),
-    "AuthorizationFailure": _Meaning(
-        AccessDeniedError, "{account} does not allow this machine to {what} {where}", _NETWORK_HINT
-    ),
-    "PublicAccessNotPermitted": _Meaning(
-        AccessDeniedError, "{account} has no public access, and no credential was sent", "set sas_token or account_key"
-    ),
-    "KeyBasedAuthenticationNotPermitted": _Meaning(
-        AccessDeniedError,
-        "{account} does not allow account keys, or SAS tokens signed with them",
-        "use an identity: take account_key and sas_token out of the file and run az login",
-    ),
-    "AccountIsDisabled": _Meaning(
-        AccessDeniedError,
-        "the storage account {account} is disabled",
-        "check the account and its subscription in the Azure portal",
-    ),
-    "ContainerNotFound": _Meaning(
-        ContainerNotFoundError,
-        "there is no container {container} in {account}",
-        "check container_name, or create it: az storage container create --account-name {account} --name {container}",
-    ),
-    "ContainerBeingDeleted": _Meaning(
-        ContainerNotFoundError, "the container {container} in {account} is being deleted", "try again in a minute"
-    ),
-    "InvalidResourceName": _Meaning(StorageError, "{where}: the service does not allow this name"),
-    "InvalidUri": _Meaning(StorageError, "{where}: the service does not allow this name"),
-    "BlobNotFound": _Meaning(BlobNotFoundError, "there is no blob {where}"),
-    "BlobOperationNotSupported": _Meaning(
-        StorageError,
-        "{where} was written through the Data Lake end of {account}: the service takes no blocks for it",
-        "delete it there (blobsync rm PATH), then run the same command again",
-    ),
-    _TYPE_MISMATCH: _Meaning(
-        StorageError,
-        "{where} is a directory, or a file has the name of one of its folders: {account} has one or the other",
-        "rename one of the two, or delete the other there: blobsync rm PATH (--blob PATH for a file)",
-    ),
-    "BlobArchived": _Meaning(
-        StorageError, "{where} is in the archive tier and cannot be read", "az storage blob set-tier --tier Hot"
-    ),
-    "BlobBeingRehydrated": _Meaning(
-        StorageError, "{where} is being rehydrated from the archive tier", "try again later"
-    ),
-    "LeaseIdMissing": _Meaning(
-        AccessDeniedError, "{where} is leased by someone else and cannot be changed", "az storage blob lease break"
-    ),
-    "BlobImmutableDueToPolicy": _Meaning(
-        AccessDeniedError, "{where} is under an immutability policy and cannot be changed"
-    ),
-    "SnapshotsPresent": _Meaning(StorageError, "{where} has snapshots that the service will not delete"),
-    "InvalidBlobType": _Meaning(
-        StorageError, "{where} is a page or append blob: blobsync writes block blobs only", "blobsync rm it first"
-    ),
-    "ConditionNotMet": _Meaning(PreconditionFailedError, "{where} changed since it was checked", "run it again"),
-    "TargetConditionNotMet": _Meaning(PreconditionFailedError, "{where} changed since it was checked", "run it again"),
-    "AppendPositionConditionNotMet": _Meaning(
-        PreconditionFailedError, "{where} grew since it was checked", "run it again"
-    ),
-    "BlobAlreadyExists": _Meaning(PreconditionFailedError, "{where} was created in the meantime", "run it again"),
-    "Md5Mismatch": _Meaning(ChecksumError, "{where}: the bytes that arrived are not the bytes that were sent"),
-    "Crc64Mismatch": _Meaning(ChecksumError, "{where}: the bytes that arrived are not the bytes that were sent"),
-    "InvalidMd5": _Meaning(ChecksumError, "{where}: the service cannot read the Content-MD5"),
-    "InvalidBlockList": _Meaning(
-        StorageError, "{where}: some of its blocks are gone; is another program writing the same blob?", "run it again"
-    ),
-    "InvalidBlobOrBlock": _Meaning(
-        StorageError, "{where}: some of its blocks are not as they were sent; another program writes it", "run it again"
-    ),
-    "InvalidBlockId": _Meaning(
-        StorageError, "{where}: another program left uncommitted blocks with other names there", "blobsync rm it first"
-    ),
-    "RequestBodyTooLarge": _Meaning(StorageError, "{where}: too large for one request"),
-    "ServerBusy": _Meaning(ThrottledError, "{account} is busy or over its request limit", "try again later"),
-    "OperationTimedOut": _Meaning(ThrottledError, "{account} timed out", "try again later"),
-    "InternalError": _Meaning(ThrottledError, "{account} reports an internal error", "try again later"),
-    "FeatureVersionMismatch": _Meaning(StorageError, "{account} does not support this version of the REST API"),
+# By the error, and one or two codes: the sentence, and a hint if there is one.
+_OF_KINDS: dict[type[StorageError], dict[str, tuple[str, ...]]] = {
+    AccessDeniedError: {
+        "AuthenticationFailed": (
+            "{account} does not accept the credential: a wrong key, or a SAS that is damaged or for another container",
+            "check account_key or sas_token in the storage account file; 'blobsync doctor' tests it",
+        ),
+        "InvalidAuthenticationInfo": (
+            "{account} cannot read the credential: malformed, ended, or for another tenant",
+            "check sas_token or account_key, or sign in again: az login",
+        ),
+        "NoAuthenticationInformation": ("{account} requires a credential", "set sas_token or account_key, or az login"),
+        "AuthorizationPermissionMismatch InsufficientAccountPermissions": (
+            "the credential for {account} is not allowed to {what} {where}",
+            _RIGHTS_HINT,
+        ),
+        "AuthorizationResourceTypeMismatch": (
+            "the account SAS for {account} does not cover this kind of resource: to {what} {where} it needs srt=co",
+            "make one with the resource types Container and Object, or a SAS of the container",
+        ),
+        "AuthorizationServiceMismatch": (
+            "the account SAS for {account} is not for the Blob service",
+            "make one with ss=b",
+        ),
+        "AuthorizationProtocolMismatch": ("the SAS for {account} is for https only", "use an https blob_endpoint"),
+        "AuthorizationSourceIPMismatch": (
+            "the SAS for {account} does not allow this machine's address",
+            "make a SAS for this address range (sip), or without one",
+        ),
+        "AuthorizationFailure": ("{account} does not allow this machine to {what} {where}", _NETWORK_HINT),
+        "PublicAccessNotPermitted": (
+            "{account} has no public access, and no credential was sent",
+            "set sas_token or account_key",
+        ),
+        "KeyBasedAuthenticationNotPermitted": (
+            "{account} does not allow account keys, or SAS tokens signed with them",
+            "use an identity: take account_key and sas_token out of the file and run az login",
+        ),
+        "AccountIsDisabled": (
+            "the storage account {account} is disabled",
+            "check the account and its subscription in the Azure portal",
+        ),
+        "LeaseIdMissing": ("{where} is leased by someone else and cannot be changed", "az storage blob lease break"),
+        "BlobImmutableDueToPolicy": ("{where} is under an immutability policy and cannot be changed",),
+    },
+    ContainerNotFoundError: {
+        "ContainerNotFound": (
+            "there is no container {container} in {account}",
+            _CONTAINER_HINT,
+        ),
+        "ContainerBeingDeleted": ("the container {container} in {account} is being deleted", "try again in a minute"),
+    },
+    StorageError: {
+        "InvalidResourceName InvalidUri": ("{where}: the service does not allow this name",),
+        "BlobOperationNotSupported": (
+            "{where} was written through the Data Lake end of {account}: the service takes no blocks for it",
+            "delete it there (blobsync rm PATH), then run the same command again",
+        ),
+        _TYPE_MISMATCH: (
+            "{where} is a directory, or a file has the name of one of its folders: {account} has one or the other",
+            "rename one of the two, or delete the other there: blobsync rm PATH (--blob PATH for a file)",
+        ),
+        "BlobArchived": ("{where} is in the archive tier and cannot be read", "az storage blob set-tier --tier Hot"),
+        "BlobBeingRehydrated": ("{where} is being rehydrated from the archive tier", "try again later"),
+        "SnapshotsPresent": ("{where} has snapshots that the service will not delete",),
+        "InvalidBlobType": (
+            "{where} is a page or append blob: blobsync writes block blobs only",
+            "blobsync rm it first",
+        ),
+        "InvalidBlockList": (
+            "{where}: some of its blocks are gone; is another program writing the same blob?",
+            "run it again",
+        ),
+        "InvalidBlobOrBlock": (
+            "{where}: some of its blocks are not as they were sent; another program writes it",
+            "run it again",
+        ),
+        "InvalidBlockId": (
+            "{where}: another program left uncommitted blocks with other names there",
+            "blobsync rm it first",
+        ),
+        "RequestBodyTooLarge": ("{where}: too large for one request",),
+        "FeatureVersionMismatch": ("{account} does not support this version of the REST API",),
+    },
+    BlobNotFoundError: {"BlobNotFound": ("there is no blob {where}",)},
+    PreconditionFailedError: {
+        "ConditionNotMet TargetConditionNotMet": ("{where} changed since it was checked", "run it again"),
+        "AppendPositionConditionNotMet": ("{where} grew since it was checked", "run it again"),
+        "BlobAlreadyExists": ("{where} was created in the meantime", "run it again"),
+    },
+    ChecksumError: {
+        "Md5Mismatch Crc64Mismatch": ("{where}: the bytes that arrived are not the bytes that were sent",),
+        "InvalidMd5": ("{where}: the service cannot read the Content-MD5",),
+    },
+    ThrottledError: {
+        "ServerBusy": ("{account} is busy or over its request limit", "try again later"),
+        "OperationTimedOut": ("{account} timed out", "try again later"),
+        "InternalError": ("{account} reports an internal error", "try again later"),
+    },
+}
+_MEANINGS = {
+    code: _Meaning(kind, *words)
+    for kind, meanings in _OF_KINDS.items()
+    for codes, words in meanings.items()
+    for code in codes.split()
 }
 
 _EMULATOR_HINT = (

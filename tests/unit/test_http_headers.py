@@ -1,12 +1,14 @@
-"""Header lines as they came are read as if each had been taken apart."""
+"""Header lines as they came are read as if each had been taken apart, and their dates as by the standard library."""
 
 from __future__ import annotations
+
+from email.utils import formatdate
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from blobsync.store.rest.transport import Headers
+from blobsync.store.rest.transport import Headers, http_date, parse_http_date
 
 TEXT = (
     "Content-Length: 12\r\nETag: 0x8D\r\nx-ms-request-id:7\r\nx-ms-meta-a: one\r\nX-Ms-Meta-A:\ttwo \r\nEmpty:\r\n\r\n"
@@ -66,3 +68,14 @@ def test_any_lines_are_read_as_if_each_were_taken_apart(
     apart = Headers([(name.strip(), value.strip()) for name, colon, value in parts if colon])
     assert Headers(text=text).get(asked.strip()) == apart.get(asked.strip())
     assert dict(Headers(text=text)) == dict(apart)
+
+
+@given(st.integers(0, 253402300799))
+def test_dates_agree_with_the_standard_library_and_round_trip(second: int) -> None:
+    assert http_date(second) == formatdate(second, usegmt=True)
+    assert parse_http_date(http_date(second)) == second
+
+
+@pytest.mark.parametrize("text", ["", "Friday", "Fri, 20 Foo 2026 06:13:00 GMT"])
+def test_invalid_dates(text: str) -> None:
+    assert parse_http_date(text) == 0.0
