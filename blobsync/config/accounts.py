@@ -18,7 +18,7 @@ from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import AMAZON
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import host_of
-from blobsync.config.known_keys import ACCOUNT, OF_BUCKETS, WORKSPACE
+from blobsync.config.known_keys import ACCOUNT, OF_AZURE, OF_BUCKETS, WORKSPACE
 from blobsync.config.model import StorageAccount, WorkspaceConfig, default_blob_endpoint
 from blobsync.config.typed_values import Checker, described, is_placeholder
 from blobsync.config.user_config import load_user_config
@@ -38,7 +38,6 @@ _ANY_ACCOUNT = pattern(r"[A-Za-z0-9._-]{1,63}")
 # services, may have capitals and underscores.
 _BUCKET = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 _REGION = pattern(r"[A-Za-z0-9-]{1,40}")
-_OF_AZURE = ("account_name", "container_name", "account_key", "sas_token", "blob_endpoint", "auth")
 _CREDENTIAL_KEYS = {"sas": "sas_token", "key": "account_key"}
 
 
@@ -70,7 +69,7 @@ class AccountFile:
 
     def _read_bucket(self, shown: str) -> StorageAccount:
         """A bucket as a source. The file holds no key: boto3 finds the user's own."""
-        for key in _OF_AZURE:
+        for key in OF_AZURE:
             if key in self._values:
                 self._checker.problem((key,), "is of Azure, and the file has storage_type: s3")
         name = self._required("bucket")

@@ -69,14 +69,16 @@ def one_of(*choices: str) -> Key:
     return Key(Kind.TEXT, choices=choices)
 
 
-ACCOUNT: Mapping[str, Key] = {
+# What a file with ``storage_type: s3`` does not have, and what only such a file has.
+OF_AZURE: Mapping[str, Key] = {
     "account_name": TEXT,
     "container_name": TEXT,
     "account_key": SECRET,
     "sas_token": SECRET,
     "blob_endpoint": TEXT,
     "auth": one_of(*AUTH_CHOICES)._replace(quoted=False),
-    "storage_type": one_of("blob", "s3"),
+}
+OF_BUCKETS: Mapping[str, Key] = {
     "bucket": TEXT,
     "endpoint": TEXT,
     "region": TEXT,
@@ -84,8 +86,7 @@ ACCOUNT: Mapping[str, Key] = {
     "anonymous": FLAG,
     "requester_pays": FLAG,
 }
-# What only a file with ``storage_type: s3`` has.
-OF_BUCKETS = ("bucket", "endpoint", "region", "profile", "anonymous", "requester_pays")
+ACCOUNT: Mapping[str, Key] = {**OF_AZURE, "storage_type": one_of("blob", "s3"), **OF_BUCKETS}
 
 WORKSPACE: Mapping[str, Key] = {
     "subscription_id": TEXT,
@@ -94,6 +95,21 @@ WORKSPACE: Mapping[str, Key] = {
     "management_endpoint": TEXT,
     "api_version": TEXT,
 }
+
+# How the sets of files of a folder entry are uploaded, besides ``checkpoints`` itself.
+_CHECKPOINTS: Mapping[str, Key] = {
+    "complete": TEXTS,
+    "settle_seconds": WHOLE,
+    "restore": TEXT,
+    "restore_from": TEXT,
+    "keep_last": WHOLE,
+    "keep_every": WHOLE,
+    "keep_best": TEXT,
+    "upload_cores": WHOLE,
+    "cap_mbps": WHOLE,
+}
+CHECKPOINT_KEYS = tuple(_CHECKPOINTS)
+RESTORE_CHOICES = ("latest", "best", "own", "none")
 
 FOLDER: Mapping[str, Key] = {
     "azure_blob_config_file": TEXT,
@@ -110,23 +126,8 @@ FOLDER: Mapping[str, Key] = {
     "modes": FLAG,
     "times": FLAG,
     "checkpoints": TEXT,
-    "complete": TEXTS,
-    "settle_seconds": WHOLE,
-    "restore": TEXT,
-    "restore_from": TEXT,
-    "keep_last": WHOLE,
-    "keep_every": WHOLE,
-    "keep_best": TEXT,
-    "upload_cores": WHOLE,
-    "cap_mbps": WHOLE,
+    **_CHECKPOINTS,
 }
-
-# The keys of a folder entry that say how its sets of files are uploaded, besides ``checkpoints`` itself.
-CHECKPOINT_KEYS = (
-    *("complete", "settle_seconds", "restore", "restore_from", "keep_last", "keep_every", "keep_best"),
-    *("upload_cores", "cap_mbps"),
-)
-RESTORE_CHOICES = ("latest", "best", "own", "none")
 
 DOCKER: Mapping[str, Key] = {
     "image": TEXT,

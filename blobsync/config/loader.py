@@ -57,14 +57,10 @@ if TYPE_CHECKING:
 
 _ROOT_KEY = "azure_blob_config_file"
 _HDFS = "/hdfs/"
-# The fields of ``Cluster`` and ``FolderEntry`` that are keys of theirs.
+# The fields of ``Cluster`` that are keys of its file.
 _AS_WRITTEN = (
     *("experiment_name", "compute_target", "num_gpu", "multi_process", "use_custom_docker"),
     *("env", "relay", "zip_options", "ignore", "max_file_size"),
-)
-_AS_WRITTEN_IN_FOLDERS = (
-    *("mode", "include", "storage_type", "file_share", "blob_cache_timeout", "ignore"),
-    *("modes", "times"),
 )
 _Location = tuple[StorageAccount, str]
 
@@ -92,40 +88,34 @@ class EntryReader:
             prefix = self._prefix(where, key.removesuffix(FOLDER_SUFFIX))
             if any(entry.prefix == prefix for entry in found):
                 self._checker.problem(where, f"duplicate entry for the folder {prefix}")
-            location = self._location(where, given)
+            options, location = self._read(where, given)
             if location and prefix:
-                found.append(self._folder(prefix, location, given))
+                found.append(self._folder(prefix, location, options))
         return tuple(found)
 
     def code(self) -> CodeEntry | None:
         """The ``code_path`` entry, None if the file has none."""
         given = self._entries.get(CODE_KEY)
         where = ("config_param", CODE_KEY)
-        location = None if given is None else self._location(where, given)
+        if given is None:
+            return None
+        options, location = self._read(where, given)
         if location is None:
             return None
         if not location[1]:
             self._checker.problem(where, "needs a path below the container, such as code/project.zip")
         if location[0].bucket is not None:
             self._checker.problem(where, f"is in {location[0].container}, a source, which is only read")
-        options = given if isinstance(given, Mapping) else {}
-        return CodeEntry(
-            *location,
-            datastore_name=options.get("datastore_name", self._default_datastore(given)),
-        )
+        return CodeEntry(*location, datastore_name=options.get("datastore_name"))
 
-    def _folder(self, prefix: str, location: _Location, given: Any) -> FolderEntry:
-        options = given if isinstance(given, Mapping) else {}
+    def _folder(self, prefix: str, location: _Location, options: Mapping[str, Any]) -> FolderEntry:
+        where = ("config_param", f"{prefix}{FOLDER_SUFFIX}")
         if options.get("storage_type") == "file" and "file_share" not in options:
-            self._checker.problem(("config_param", f"{prefix}{FOLDER_SUFFIX}"), "storage_type file needs a file_share")
-        return FolderEntry(
-            prefix,
-            *location,
-            datastore_name=options.get("datastore_name", self._default_datastore(given)),
-            blob_fuse_options=options.get("blob_fuse_options", self._fuse_options(given)),
-            checkpoints=self._checkpoints(("config_param", f"{prefix}{FOLDER_SUFFIX}"), location[1], options),
-            **{key: options[key] for key in _AS_WRITTEN_IN_FOLDERS if key in options},
-        )
+            self._checker.problem(where, "storage_type file needs a file_share")
+        known = {"blob_fuse_options": self._fuse_options(options), **options}
+        known["checkpoints"] = self._checkpoints(where, location[1], options)
+        fields = FolderEntry._fields[3:]
+        return FolderEntry(prefix, *location, **{name: known[name] for name in fields if name in known})
 
     def _checkpoints(self, where: KeyPath, path: str, options: Mapping[str, Any]) -> CheckpointRule | None:
         """The sets of files of an entry, None if it has none or they are wrong."""
@@ -142,22 +132,15 @@ class EntryReader:
             self._checker.problem((*where, key), sentence)
         return None if wrong else rule
 
-    def _fuse_options(self, given: Any) -> tuple[str, ...]:
+    def _fuse_options(self, options: Mapping[str, Any]) -> tuple[str, ...]:
         """The options of the mount point that the entry lies below."""
-        path = given.get("path") if isinstance(given, Mapping) else given
-        own_file = isinstance(given, Mapping) and _ROOT_KEY in given
-        point = None if own_file or not isinstance(path, str) else self._mount_over(path)
+        point = None if _ROOT_KEY in options else self._mount_over(options["path"])
         found: tuple[str, ...] = self._mounts[point].get("blob_fuse_options", ()) if point else ()
         return found
 
     def _mount_over(self, path: str) -> str | None:
         covering = [point for point in self._mounts if path == point or path.startswith(f"{point}/")]
         return max(covering, key=len, default=None)
-
-    def _default_datastore(self, given: Any) -> str | None:
-        # In ACT the name at the top belongs to the entries that use the account file at the top.
-        name = self._values.get("datastore_name") if isinstance(given, str) else None
-        return str(name) if name else None
 
     def _prefix(self, where: KeyPath, raw: str) -> str:
         prefix = posixpath.normpath(raw.replace("\\", "/")) if raw else ""
@@ -175,28 +158,28 @@ class EntryReader:
             return ""
         return prefix
 
-    def _location(self, where: KeyPath, given: Any) -> _Location | None:
-        """The account and the path in its container that an entry names."""
-        options = given if isinstance(given, Mapping) else {"path": given}
-        at_path = (*where, "path") if isinstance(given, Mapping) else where
+    def _read(self, where: KeyPath, given: Any) -> tuple[Mapping[str, Any], _Location | None]:
+        """The options of an entry, and the account and the path in its container that it names."""
+        if isinstance(given, Mapping):
+            return given, self._location(where, (*where, "path"), given)
+        # In ACT the datastore at the top belongs to the entries that use the account file at the top.
+        name = self._values.get("datastore_name")
+        options = {"path": given, **({"datastore_name": str(name)} if name else {})}
+        return options, self._location(where, where, options)
+
+    def _location(self, where: KeyPath, at_path: KeyPath, options: Mapping[str, Any]) -> _Location | None:
         path = options.get("path")
         if path is None:
             if not any(problem.key == ".".join(at_path) for problem in self._checker.problems):
                 self._checker.problem(where, "has no path")
             return None
-        file = options.get(_ROOT_KEY)
+        file, named = options.get(_ROOT_KEY), (*where, _ROOT_KEY)
         if file is None:
             file, path = self._file_and_path(at_path, path)
-        account = None if file is None else self._open(self._where_named(where, given), file)
+            named = (_ROOT_KEY,) if _ROOT_KEY in self._values and not self._mounts else where
+        account = None if file is None else self._open(named, file)
         path = self._blob_path(at_path, path)
         return None if account is None or path is None else (account, path)
-
-    def _where_named(self, where: KeyPath, given: Any) -> KeyPath:
-        if isinstance(given, Mapping) and _ROOT_KEY in given:
-            return (*where, _ROOT_KEY)
-        if _ROOT_KEY in self._values and not self._mounts:
-            return (_ROOT_KEY,)
-        return where
 
     def _file_and_path(self, where: KeyPath, path: str) -> tuple[str | None, str]:
         """The account file of the longest mount point over ``path``, or the one at the top of the file."""
@@ -255,21 +238,19 @@ class EntryReader:
 
     def _read_mounts(self) -> dict[str, Mapping[str, Any]]:
         mounts: dict[str, Mapping[str, Any]] = {}
-        if "blob_mount_point" in self._values:
-            self._add_mount(mounts, (), self._values)
-        for number, mount in enumerate(self._values.get("blob_mount_info", ())):
-            self._add_mount(mounts, ("blob_mount_info", str(number)), mount)
+        given: list[tuple[KeyPath, Mapping[str, Any]]]
+        given = [(("blob_mount_point",), self._values)] if "blob_mount_point" in self._values else []
+        listed = enumerate(self._values.get("blob_mount_info", ()))
+        for where, mount in (*given, *((("blob_mount_info", str(number)), mount) for number, mount in listed)):
+            missing = [key for key in ("blob_mount_point", _ROOT_KEY) if key not in mount]
+            if missing:
+                self._checker.problem(where, f"needs {missing[0]} beside it")
+                continue
+            point = "/" + mount["blob_mount_point"].strip("/")
+            if point in mounts:
+                self._checker.problem(where, f"the mount point {point} is given twice")
+            mounts[point] = mount
         return mounts
-
-    def _add_mount(self, mounts: dict[str, Mapping[str, Any]], where: KeyPath, mount: Mapping[str, Any]) -> None:
-        for key in ("blob_mount_point", _ROOT_KEY):
-            if key not in mount:
-                self._checker.problem(where or ("blob_mount_point",), f"needs {key} beside it")
-                return
-        point = "/" + mount["blob_mount_point"].strip("/")
-        if point in mounts:
-            self._checker.problem(where, f"the mount point {point} is given twice")
-        mounts[point] = mount
 
 
 def _how_to_get(file: str) -> str:

@@ -424,17 +424,13 @@ class Project:
             elif (found := self.features(container)).tells_recovery:
                 yield f"{container} {found.recovery}"
 
-    @property
-    def _demands_undo(self) -> bool:
-        return self.cluster.text("undo") == "required"
-
-    def _not_undone(self, plan: TransferPlan) -> Iterator[FileFailure]:
-        """Refusals by ``undo: required``."""
-        if not self._demands_undo:
+    def _not_undone(self, changed: Mapping[BlobContainer, bool]) -> Iterator[FileFailure]:
+        """Refusals by ``undo: required``, of containers where something is to be deleted, or (True) replaced."""
+        if self.cluster.text("undo") != "required":
             return
         from blobsync.project.undo import not_undone
 
-        for container, replaces in plan.written_over.items():
+        for container, replaces in changed.items():
             yield from not_undone(container, self.features(container, afresh=True), replaces=replaces)
 
     def _begun(self, plan: TransferPlan) -> Path | None:
@@ -635,7 +631,7 @@ class Project:
                 self._stop.check()
                 raise
         plan = replace(plan, warnings=(*plan.warnings, *self._recoveries(plan)))
-        plan = replace(plan, refusals=(*plan.refusals, *self._not_undone(plan)))
+        plan = replace(plan, refusals=(*plan.refusals, *self._not_undone(plan.written_over)))
         if replaces_unverified(options) and not options.no_trash:
             from blobsync.project.trash import limits_of, too_much
 
@@ -651,7 +647,7 @@ class Project:
         cluster = self.from_cluster or self.cluster
         if not any(entry.checkpoints for entry in cluster.folders):
             return
-        from blobsync.project.checkpoints import demand_complete
+        from blobsync.project.checkpoints import CheckpointFolders
 
         for path in paths:
             try:
@@ -659,7 +655,7 @@ class Project:
             except BlobsyncError:
                 # The plan says so.
                 continue
-            demand_complete(cluster, self.connections, self.root, place, self._note, self.environ)
+            CheckpointFolders(cluster, self._open_context, self.environ, self._note).demand_complete(place)
 
     def _note(self, text: str) -> None:
         self.listener.emit(Note(text))
@@ -736,11 +732,11 @@ class Project:
         Those below ``path``, or of all folder entries with ``checkpoints``; ``job``: only those that it can go on from.
         Raises ``NothingMatchedError``.
         """
-        from blobsync.project.checkpoints import list_checkpoints
+        from blobsync.project.checkpoints import CheckpointFolders
 
         place = self.resolve(path) if path is not None else None
         spec = self.jobs.find(job).spec if job is not None else None
-        return list_checkpoints(self.cluster, self.connections, self.root, place, self._note, self.environ, job=spec)
+        return CheckpointFolders(self.cluster, self._open_context, self.environ, self._note).list(place, job=spec)
 
     def usage(self, path: PathName) -> browse.Usage:
         """Blobs and bytes below ``path``."""
@@ -931,7 +927,8 @@ class Project:
         from blobsync.transfer.ledger import remove_begun
 
         folder = self.state.folder("receipts")
-        self._demand_undo(deletions)
+        for refusal in self._not_undone(dict.fromkeys((each.place.remote.container for each in deletions), False)):
+            raise UndoImpossibleError(refusal.message, hint=refusal.hint, path=refusal.path)
         entry = removal.removal_begun(deletions, self.cluster.name, self.command_line)
         begun = removal.write_begun(deletions, folder, self.cluster.name)
         if begun is not None:
@@ -943,16 +940,6 @@ class Project:
             if done.receipt is not None:
                 remove_begun(begun)
             return done
-
-    def _demand_undo(self, deletions: Sequence[removal.Deletion]) -> None:
-        """Raise ``UndoImpossibleError`` by ``undo: required``."""
-        if not self._demands_undo:
-            return
-        from blobsync.project.undo import not_undone
-
-        for container in {each.place.remote.container for each in deletions}:
-            for refusal in not_undone(container, self.features(container, afresh=True), replaces=False):
-                raise UndoImpossibleError(refusal.message, hint=refusal.hint, path=refusal.path)
 
     # -- links ----------------------------------------------------------------------------------------------
 

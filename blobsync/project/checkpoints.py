@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError, UsageError
 from blobsync.base.file_states import LocalState
@@ -23,7 +24,8 @@ from blobsync.keep.marks import Keys, Mark, Marks
 from blobsync.keep.restore import decide_restore
 from blobsync.keep.set_files import FolderContent, files_of
 from blobsync.keep.set_uploads import Writer, told_of
-from blobsync.store.open_locations import Connections, OpenBlob
+from blobsync.plan.project_context import ProjectContext
+from blobsync.store.open_locations import OpenBlob
 
 NO_SEAL = "its mark has no seal of yours: restored only by its job and step"
 COMPLETE, HALF, NONE = "complete", "half", "none"
@@ -225,53 +227,58 @@ def _state(size: int) -> LocalState:
     return LocalState(size, 0, 0, 0)
 
 
-def list_checkpoints(
-    cluster: Cluster,
-    connections: Connections,
-    root: Path,
-    place: Resolution | None,
-    warn: Callable[[str], None],
-    environ: Mapping[str, str],
-    *,
-    job: JobSpec | None = None,
-) -> tuple[Checkpoint, ...]:
-    """The sets of all folder entries, or of what is at ``place``; ``job``: only those that it can go on from.
+class CheckpointFolders(NamedTuple):
+    """The folder entries of a cluster, and what their sets are looked up with."""
 
-    Raises ``UsageError`` if there is no entry with ``checkpoints``, ``NothingMatchedError`` if nothing is there.
-    """
-    entries = [entry for entry in cluster.folders if entry.checkpoints and (place is None or entry is place.entry)]
-    if not entries:
-        where = f"{place.entry.key} in {cluster.file}" if place else f"no folder entry of {cluster.file}"
-        raise UsageError(
-            f"{where} has {'no ' if place else ''}checkpoints",
-            hint="add checkpoints: PATTERN to an entry with mode: upload, such as run-*/checkpoint-*",
-        )
-    found = []
-    for entry in entries:
-        if sets := _sets_place(cluster, connections, root, entry, environ):
-            found += list_sets(sets, warn, job=job)
-    if place is not None:
-        found = [each for each in found if is_below(each.path, place.path)]
-    if not found:
-        shown = place.path if place else ", ".join(entry.prefix for entry in entries)
-        of_job = f" that {job.run_id} could go on from" if job else ""
-        raise NothingMatchedError(
-            f"{shown}: there is no checkpoint{of_job}, neither here nor in the container",
-            hint="the pattern of checkpoints names them below the folder entry: blobsync config check",
-        )
-    return tuple(found)
+    cluster: Cluster
+    context: ProjectContext
+    environ: Mapping[str, str]
+    warn: Callable[[str], None]
 
+    def list(self, place: Resolution | None, *, job: JobSpec | None = None) -> tuple[Checkpoint, ...]:
+        """The sets of all entries, or of what is at ``place``; ``job``: only those that it can go on from.
 
-def _sets_place(
-    cluster: Cluster, connections: Connections, root: Path, entry: FolderEntry, environ: Mapping[str, str]
-) -> SetsPlace | None:
-    """The sets of a folder entry; None if it has none."""
-    if entry.checkpoints is None:
-        return None
-    is_per_job = _is_per_job(cluster, entry)
-    there = connections.open(entry.remote)
-    keys = own_lineage_keys(environ)
-    return SetsPlace(entry.checkpoints, root / entry.prefix, there, entry.prefix, keys, is_per_job)
+        Raises ``UsageError`` if there is no entry with ``checkpoints``, ``NothingMatchedError`` if nothing is there.
+        """
+        file = self.cluster.file
+        entries = [each for each in self.cluster.folders if each.checkpoints and (not place or each is place.entry)]
+        if not entries:
+            where = f"{place.entry.key} in {file}" if place else f"no folder entry of {file}"
+            raise UsageError(
+                f"{where} has {'no ' if place else ''}checkpoints",
+                hint="add checkpoints: PATTERN to an entry with mode: upload, such as run-*/checkpoint-*",
+            )
+        sets = (each for entry in entries for each in self._sets(entry))
+        found = [each for one in sets for each in list_sets(one, self.warn, job=job)]
+        if place is not None:
+            found = [each for each in found if is_below(each.path, place.path)]
+        if not found:
+            shown = place.path if place else ", ".join(entry.prefix for entry in entries)
+            of_job = f" that {job.run_id} could go on from" if job else ""
+            raise NothingMatchedError(
+                f"{shown}: there is no checkpoint{of_job}, neither here nor in the container",
+                hint="the pattern of checkpoints names them below the folder entry: blobsync config check",
+            )
+        return tuple(found)
+
+    def demand_complete(self, place: Resolution) -> None:
+        """Raise ``UsageError`` if ``place`` is a set, or in one, that is not complete in the container."""
+        for sets in self._sets(place.entry):
+            if why := half_problem(sets, place.relative, self.warn):
+                again = f"blobsync d {shlex.quote(place.given)} --incomplete"
+                shown = f"blobsync checkpoints {shlex.quote(place.entry.prefix)} shows the whole ones"
+                raise UsageError(
+                    f"{place.path} is half a checkpoint: {why}",
+                    hint=f"{shown}; {again} takes it anyway",
+                    path=place.path,
+                )
+
+    def _sets(self, entry: FolderEntry) -> Iterator[SetsPlace]:
+        """The sets of an entry, if it has any."""
+        if entry.checkpoints is not None:
+            there, keys = self.context.connections.open(entry.remote), own_lineage_keys(self.environ)
+            here, is_per_job = self.context.root / entry.prefix, _is_per_job(self.cluster, entry)
+            yield SetsPlace(entry.checkpoints, here, there, entry.prefix, keys, is_per_job)
 
 
 def _is_per_job(cluster: Cluster, entry: FolderEntry) -> bool:
@@ -293,26 +300,5 @@ def demand_set(cluster: Cluster, place: Resolution) -> None:
             f"{place.path} is no checkpoint: {entry.key}.checkpoints in {cluster.file} names"
             f" {entry.prefix}/{pattern.sets}",
             hint="name a folder or file that the pattern names, or its cluster with -c",
-            path=place.path,
-        )
-
-
-def demand_complete(
-    cluster: Cluster,
-    connections: Connections,
-    root: Path,
-    place: Resolution,
-    warn: Callable[[str], None],
-    environ: Mapping[str, str],
-) -> None:
-    """Raise ``UsageError`` if ``place`` is a set, or in one, that is not complete in the container."""
-    sets = _sets_place(cluster, connections, root, place.entry, environ)
-    why = half_problem(sets, place.relative, warn) if sets else ""
-    if why:
-        again = f"blobsync d {shlex.quote(place.given)} --incomplete"
-        shown = f"blobsync checkpoints {shlex.quote(place.entry.prefix)} shows the whole ones"
-        raise UsageError(
-            f"{place.path} is half a checkpoint: {why}",
-            hint=f"{shown}; {again} takes it anyway",
             path=place.path,
         )
