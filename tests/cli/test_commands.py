@@ -109,11 +109,6 @@ def test_config_check_and_new(cli: Cli) -> None:
     )
 
 
-def test_deleting_needs_an_answer(cli: Cli) -> None:
-    cli.write("aux_data/configs/acct.yaml", "account_name: acct\ncontainer_name: cont\naccount_key: abc\n")
-    assert cli("rm", "data/x").code == 2
-
-
 def test_an_unknown_word_suggests_the_nearest(cli: Cli) -> None:
     ended = cli("donwload", "data")
     assert ended.err == (

@@ -44,45 +44,69 @@ def test_ls_without_path_lists_the_folder_entries(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "exit_code"),
+    ("words", "code"),
     [
-        (("resolve", "src/x"), "path_unmapped", 2),
-        (("resolve", "../x"), "path_outside_project", 2),
-        (("u",), "usage", 2),
-        (("uplaod", "data"), "usage", 2),
-        (("ls", "--nonsense"), "usage", 2),
-        ((), "usage", 2),
-        (("-n", "many", "ls"), "usage", 2),
-        (("-n", "-1", "ls"), "usage", 2),
-        (("emulator", "start", "--port", "70000"), "usage", 2),
-        (("u", "data", "--max-delete", "lots"), "usage", 2),
-        (("u", "data", "--cap-mbps", "0"), "usage", 2),
-        (("plan", "sideways", "data"), "usage", 2),
-        (("url", "data/x", "--expiry", "soon"), "usage", 2),
-        (("url", "data/x", "--permission", "x"), "usage", 2),
-        (("ls", "-f", "other"), "usage", 2),
-        (("ls", "-c", "other"), "cluster_unknown", 2),
-        (("ls", "-c", ""), "usage", 2),
-        (("-c", "", "ls"), "usage", 2),
-        (("plan", "u", "data", "-f", ""), "usage", 2),
-        (("ls", "-p", "[1]"), "config_invalid", 2),
-        (("apply", "no.plan"), "plan_file_invalid", 2),
-        (("rm",), "usage", 2),
+        (("resolve", "src/x"), "path_unmapped"),
+        (("resolve", "../x"), "path_outside_project"),
+        (("u",), "usage"),
+        (("uplaod", "data"), "usage"),
+        (("ls", "--nonsense"), "usage"),
+        ((), "usage"),
+        (("-n", "many", "ls"), "usage"),
+        (("-n", "-1", "ls"), "usage"),
+        (("emulator", "start", "--port", "70000"), "usage"),
+        (("u", "data", "--max-delete", "lots"), "usage"),
+        (("u", "data", "--cap-mbps", "0"), "usage"),
+        (("plan", "sideways", "data"), "usage"),
+        (("url", "data/x", "--expiry", "soon"), "usage"),
+        (("url", "data/x", "--permission", "x"), "usage"),
+        (("ls", "-f", "other"), "usage"),
+        (("ls", "-c", "other"), "cluster_unknown"),
+        (("ls", "-c", ""), "usage"),
+        (("-c", "", "ls"), "usage"),
+        (("plan", "u", "data", "-f", ""), "usage"),
+        (("ls", "-p", "[1]"), "config_invalid"),
+        (("apply", "no.plan"), "plan_file_invalid"),
+        (("rm",), "usage"),
+        (("-c", "amll", "u", "data"), "cluster_unknown"),
+        (("u", "data", "-f", "we3v32"), "cluster_unknown"),
+        (("u", "dta/a.txt"), "path_unmapped"),
+        (("d", "../data"), "path_outside_project"),
+        (("u", "data", "--recursive"), "usage"),
+        (("u", "data", "--overwrite", "--keep", "both"), "usage"),
+        (("u", "data", "--engine", "ftp"), "usage"),
+        (("u", "data", "-p", "{gpu_per_node: four}"), "config_invalid"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_mistakes(cli: Cli, words: tuple[str, ...], code: str, exit_code: int) -> None:
+def test_mistakes(cli: Cli, words: tuple[str, ...], code: str) -> None:
+    _demand_one_mistake(cli, words, code)
+
+
+def test_no_project_and_no_cluster_are_mistakes(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (cli.root / "aux_data/aml/aml.yaml").rename(cli.root / "aux_data/aml/eu.yaml")
+    _demand_one_mistake(cli, ("u", "data"), "config_not_found")
+    os.chdir(tmp_path_factory.mktemp("empty"))
+    _demand_one_mistake(cli, ("ls",), "config_not_found")
+
+
+def _demand_one_mistake(cli: Cli, words: tuple[str, ...], code: str) -> None:
+    """The same in words and as a document, wherever the option stands."""
+    said = cli(*words)
     for given in ((*words, "--json"), ("--json", *words)):
         ended = cli(*given)
         document = ended.document
         assert list(document) == ENVELOPE
-        assert (document["status"], document["exit_code"], ended.code) == ("error", exit_code, exit_code)
+        assert (document["status"], document["exit_code"], ended.code) == ("error", 2, 2)
         assert document["data"] == {}
         [error] = document["errors"]
         assert list(error) == ERROR
         assert error["code"] == code, error
         assert "\n" not in error["message"]
         assert ended.err == ""
+        if words:
+            hint = f"  hint: {error['hint']}\n" if error["hint"] else ""
+            assert (said.code, said.out, said.err) == (2, "", f"blobsync: {error['message']}\n{hint}")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ AML = "aux_data/aml/aml.yaml"
 ACCT = "aux_data/configs/acct.yaml"
 ENTRY = "{azure_blob_config_file: aux_data/configs/acct.yaml, path: p/data}"
 DATA = f"config_param:\n  data_folder: {ENTRY}\n"
+MOUNT = f"blob_mount_info:\n  - {{blob_mount_point: /blob, azure_blob_config_file: {ACCT}}}\n"
 
 
 @pytest.fixture
@@ -31,115 +32,92 @@ def refusal(project: ProjectFiles) -> ConfigError:
     return caught.value
 
 
-CLUSTER_MISTAKES = {
-    "wrong type": (
-        DATA + "gpu_per_node: four\n",
-        f"{AML}:3: gpu_per_node: must be a whole number, not a text",
+# The text of the file, and what is said of it behind the file's name; first those below an entry, in line 3.
+_BELOW = {
+    "wrong type": ("gpu_per_node: four", "gpu_per_node: must be a whole number, not a text"),
+    "a list where one word belongs": ("experiment_name: [a]", "experiment_name: must be a text, not a list"),
+    "no boolean": ("multi_process: sometimes", "multi_process: must be true or false, not a text"),
+    "a negative number": ("num_gpu: -1", "num_gpu: must not be negative"),
+    "no GPU per node": ("gpu_per_node: 0\nplatform: itp", "gpu_per_node: must be at least 1"),
+    "no node": ("nodes: 0", "nodes: must be at least 1"),
+    "no process": ("process_count_per_node: 0", "process_count_per_node: must be at least 1"),
+    "no size": ("max_file_size: big", "max_file_size: must be a size such as 50 MB or a number of bytes, not a text"),
+    "env as a list": ("env: [A=1]", "env: must be a mapping of names to texts, not a list"),
+    "an unset variable": (
+        "env: {A: 'exp_${BLOBSYNC_NOBODY_SET_THIS}'}",
+        "env.A: the environment variable BLOBSYNC_NOBODY_SET_THIS is not set",
     ),
-    "a list where one word belongs": (
-        DATA + "experiment_name: [a]\n",
-        f"{AML}:3: experiment_name: must be a text, not a list",
+    "a variable where none may stand": (
+        "experiment_name: exp_${BLOBSYNC_X}",
+        "experiment_name: must not contain ${BLOBSYNC_X}: variables are expanded in credentials and in env only",
     ),
-    "a word where true or false belongs": (
-        DATA + "multi_process: sometimes\n",
-        f"{AML}:3: multi_process: must be true or false, not a text",
+    "not YAML": (
+        "a: b: c",
+        "is not valid YAML: a second ':' on the line (put the value in quotes), or wrong indentation",
     ),
-    "a negative number": (DATA + "num_gpu: -1\n", f"{AML}:3: num_gpu: must not be negative"),
-    "no GPU per node": (DATA + "gpu_per_node: 0\nplatform: itp\n", f"{AML}:3: gpu_per_node: must be at least 1"),
-    "no node": (DATA + "nodes: 0\n", f"{AML}:3: nodes: must be at least 1"),
-    "no process": (DATA + "process_count_per_node: 0\n", f"{AML}:3: process_count_per_node: must be at least 1"),
-    "a size that is none": (
-        DATA + "max_file_size: big\n",
-        f"{AML}:3: max_file_size: must be a size such as 50 MB or a number of bytes, not a text",
-    ),
-    "env as a list": (DATA + "env: [A=1]\n", f"{AML}:3: env: must be a mapping of names to texts, not a list"),
+}
+_ALONE = {
     "a nested value of the wrong type": (
         DATA + "docker:\n  image:\n    name: x\n",
-        f"{AML}:4: docker.image: must be a text, not a mapping",
+        "4: docker.image: must be a text, not a mapping",
     ),
     "an item of the wrong type": (
         DATA + "elastic_num_gpu:\n  - 4\n  - many\n",
-        f"{AML}:5: elastic_num_gpu.1: must be a whole number, not a text",
+        "5: elastic_num_gpu.1: must be a whole number, not a text",
     ),
     "config_param as a list": (
         "config_param:\n  - data_folder\n",
-        f"{AML}:1: config_param: must be a mapping of folder entries, not a list",
-    ),
-    "an unset variable": (
-        DATA + "env: {A: 'exp_${BLOBSYNC_NOBODY_SET_THIS}'}\n",
-        f"{AML}:3: env.A: the environment variable BLOBSYNC_NOBODY_SET_THIS is not set",
-    ),
-    "a variable where none may stand": (
-        DATA + "experiment_name: exp_${BLOBSYNC_X}\n",
-        (
-            f"{AML}:3: experiment_name: must not contain ${{BLOBSYNC_X}}: "
-            "variables are expanded in credentials and in env only"
-        ),
+        "1: config_param: must be a mapping of folder entries, not a list",
     ),
     "an account file that is not there": (
         "config_param:\n  data_folder:\n    path: p\n    azure_blob_config_file: aux_data/configs/acc.yaml\n",
-        (
-            f"{AML}:4: config_param.data_folder.azure_blob_config_file: "
-            "names aux_data/configs/acc.yaml, which does not exist"
-        ),
-    ),
-    "an entry without an account": (
-        "config_param:\n  data_folder: some/path\n",
-        f"{AML}:2: config_param.data_folder: needs an azure_blob_config_file, here or at the top of the file",
-    ),
-    "an entry without a path": (
-        "config_param:\n  data_folder:\n    azure_blob_config_file: aux_data/configs/acct.yaml\n",
-        f"{AML}:2: config_param.data_folder: has no path",
-    ),
-    "an empty entry": (
-        "config_param:\n  data_folder:\n",
-        f"{AML}:2: config_param.data_folder: is empty: it needs a path",
-    ),
-    "a path that leaves its folder": (
-        "config_param:\n  data_folder: {azure_blob_config_file: aux_data/configs/acct.yaml, path: a/../b}\n",
-        f"{AML}:2: config_param.data_folder.path: 'a/../b' contains an empty part, '.' or '..': write the plain path",
-    ),
-    "a key that leaves the project": (
-        f"config_param:\n  ../data_folder: {ENTRY}\n",
-        f"{AML}:2: config_param.../data_folder: names a folder outside the project",
-    ),
-    "a key without a folder name": (
-        f"config_param:\n  _folder: {ENTRY}\n",
-        f"{AML}:2: config_param._folder: needs a folder name before _folder, such as data_folder",
-    ),
-    "two entries for one folder": (
-        f"config_param:\n  data_folder: {ENTRY}\n  ./data_folder: {ENTRY}\n",
-        f"{AML}:3: config_param../data_folder: duplicate entry for the folder data",
+        "4: config_param.data_folder.azure_blob_config_file: names aux_data/configs/acc.yaml, which does not exist",
     ),
     "a path under no mount point": (
-        (
-            f"blob_mount_info:\n  - {{blob_mount_point: /blob, azure_blob_config_file: {ACCT}}}\n"
-            "config_param:\n  data_folder: /other/input/data\n"
-        ),
-        f"{AML}:4: config_param.data_folder: /other/input/data is not below any blob_mount_point (/blob)",
+        f"{MOUNT}config_param:\n  data_folder: /other/input/data\n",
+        "4: config_param.data_folder: /other/input/data is not below any blob_mount_point (/blob)",
     ),
     "a path of Philly's HDFS": (
-        (
-            f"blob_mount_info:\n  - {{blob_mount_point: /blob, azure_blob_config_file: {ACCT}}}\n"
-            "config_param:\n  data_folder: /hdfs/input/data\n"
-        ),
-        f"{AML}:4: config_param.data_folder: /hdfs/input/data was on an HDFS, which is gone",
+        f"{MOUNT}config_param:\n  data_folder: /hdfs/input/data\n",
+        "4: config_param.data_folder: /hdfs/input/data was on an HDFS, which is gone",
     ),
     "a mount without an account": (
         "blob_mount_info:\n  - blob_mount_point: /blob\nconfig_param:\n  data_folder: /blob/x\n",
-        f"{AML}:2: blob_mount_info.0: needs azure_blob_config_file beside it",
+        "2: blob_mount_info.0: needs azure_blob_config_file beside it",
     ),
+}
+_ENTRIES = {
+    "no account": (
+        "data_folder: some/path",
+        "data_folder: needs an azure_blob_config_file, here or at the top of the file",
+    ),
+    "no path": (f"data_folder:\n    azure_blob_config_file: {ACCT}", "data_folder: has no path"),
+    "empty": ("data_folder:", "data_folder: is empty: it needs a path"),
+    "a path that leaves its folder": (
+        f"data_folder: {{azure_blob_config_file: {ACCT}, path: a/../b}}",
+        "data_folder.path: 'a/../b' contains an empty part, '.' or '..': write the plain path",
+    ),
+    "outside": (f"../data_folder: {ENTRY}", "../data_folder: names a folder outside the project"),
+    "no name": (f"_folder: {ENTRY}", "_folder: needs a folder name before _folder, such as data_folder"),
     "a file share without a name": (
-        f"config_param:\n  data_folder: {{azure_blob_config_file: {ACCT}, path: p, storage_type: file}}\n",
-        f"{AML}:2: config_param.data_folder: storage_type file needs a file_share",
+        f"data_folder: {{azure_blob_config_file: {ACCT}, path: p, storage_type: file}}",
+        "data_folder: storage_type file needs a file_share",
     ),
     "a code path that is the container": (
-        f"config_param:\n  code_path: {{azure_blob_config_file: {ACCT}, path: /}}\n",
-        f"{AML}:2: config_param.code_path: needs a path below the container, such as code/project.zip",
+        f"code_path: {{azure_blob_config_file: {ACCT}, path: /}}",
+        "code_path: needs a path below the container, such as code/project.zip",
     ),
-    "not YAML": (
-        DATA + "a: b: c\n",
-        f"{AML}:3: is not valid YAML: a second ':' on the line (put the value in quotes), or wrong indentation",
+}
+CLUSTER_MISTAKES = {
+    **{name: (f"{DATA}{text}\n", f"{AML}:3: {said}") for name, (text, said) in _BELOW.items()},
+    **{name: (text, f"{AML}:{said}") for name, (text, said) in _ALONE.items()},
+    **{
+        f"an entry: {name}": (f"config_param:\n  {text}\n", f"{AML}:2: config_param.{said}")
+        for name, (text, said) in _ENTRIES.items()
+    },
+    "two entries for one folder": (
+        f"{DATA}  ./data_folder: {ENTRY}\n",
+        f"{AML}:3: config_param../data_folder: duplicate entry for the folder data",
     ),
 }
 
@@ -195,68 +173,63 @@ def test_a_missing_key_of_an_account_names_what_may_be_meant_for_it(project: Pro
 
 
 BASE = "account_name: acct\ncontainer_name: cont\n"
-ACCOUNT_MISTAKES = {
-    "no account": ("container_name: cont\n", f"{ACCT}: account_name: is missing"),
-    "no container": ("account_name: acct\n", f"{ACCT}: container_name: is missing"),
+_ACCOUNTS = {
+    "no account": ("container_name: cont", " account_name: is missing"),
+    "no container": ("account_name: acct", " container_name: is missing"),
     "an account that is a URL": (
-        "account_name: acct.blob.core.windows.net\ncontainer_name: cont\n",
+        "account_name: acct.blob.core.windows.net\ncontainer_name: cont",
         (
-            f"{ACCT}:1: account_name: 'ac...' (26 characters) is not a valid storage account name: "
+            "1: account_name: 'ac...' (26 characters) is not a valid storage account name: "
             "3 to 24 lowercase letters and digits"
         ),
     ),
     "a container with capitals": (
-        "account_name: acct\ncontainer_name: My_Data\n",
+        "account_name: acct\ncontainer_name: My_Data",
         (
-            f"{ACCT}:2: container_name: 'My...' (7 characters) is not a valid container name: "
+            "2: container_name: 'My...' (7 characters) is not a valid container name: "
             "3 to 63 lowercase letters, digits and single hyphens"
         ),
     ),
-    "a key cut short": (
-        BASE + "account_key: abcde\n",
-        f"{ACCT}:3: account_key: is not base64: copy the whole key, including the = signs at the end",
-    ),
-    "a SAS that is none": (
-        BASE + "sas_token: https://example.org\n",
-        f"{ACCT}:3: sas_token: is not a SAS token: no sig= parameter",
-    ),
-    "the example's placeholder": (
-        BASE + "account_key: xxxx\n",
-        f"{ACCT}:3: account_key: still has the example's placeholder: fill in your own",
-    ),
     "our own placeholder": (
-        "account_name: <your storage account>\ncontainer_name: cont\n",
-        f"{ACCT}:1: account_name: still has the example's placeholder: fill in your own",
+        "account_name: <your storage account>\ncontainer_name: cont",
+        "1: account_name: still has the example's placeholder: fill in your own",
     ),
+}
+# Line 3 of an account file.
+_IN_ACCOUNTS = {
+    "a key cut short": ("account_key: abcde", "is not base64: copy the whole key, including the = signs at the end"),
+    "a SAS that is none": ("sas_token: https://example.org", "is not a SAS token: no sig= parameter"),
+    "the example's placeholder": ("account_key: xxxx", "still has the example's placeholder: fill in your own"),
     "an endpoint that is no URL": (
-        BASE + "blob_endpoint: acct.blob.core.windows.net\n",
-        f"{ACCT}:3: blob_endpoint: is not a URL: expected https://<account>.blob.core.windows.net",
+        "blob_endpoint: acct.blob.core.windows.net",
+        "is not a URL: expected https://<account>.blob.core.windows.net",
     ),
     "a SAS in the endpoint": (
-        BASE + "blob_endpoint: https://acct.blob.core.windows.net/?sig=SENTINEL\n",
-        f"{ACCT}:3: blob_endpoint: must be the plain URL; put a SAS in sas_token",
+        "blob_endpoint: https://acct.blob.core.windows.net/?sig=SENTINEL",
+        "must be the plain URL; put a SAS in sas_token",
     ),
     "localhost": (
-        BASE + "blob_endpoint: http://localhost:10000/acct\n",
-        f"{ACCT}:3: blob_endpoint: azcopy does not support 'localhost' here: use 127.0.0.1",
+        "blob_endpoint: http://localhost:10000/acct",
+        "azcopy does not support 'localhost' here: use 127.0.0.1",
     ),
     "an emulator without its account": (
-        BASE + "blob_endpoint: http://127.0.0.1:10000\n",
-        f"{ACCT}:3: blob_endpoint: must end with the account name after an IP address: http://127.0.0.1:10000/acct",
+        "blob_endpoint: http://127.0.0.1:10000",
+        "must end with the account name after an IP address: http://127.0.0.1:10000/acct",
     ),
-    "a credential that is not there": (
-        BASE + "auth: key\n",
-        f"{ACCT}:3: auth: is 'key', but there is no account_key, here or in your logins",
-    ),
-    "an unknown credential": (
-        BASE + "auth: token\n",
-        f"{ACCT}:3: auth: 'to...' (5 characters) is not one of sas, key, identity",
-    ),
+    "no credential": ("auth: key", "is 'key', but there is no account_key, here or in your logins"),
+    "an unknown credential": ("auth: token", "'to...' (5 characters) is not one of sas, key, identity"),
     "an unset variable": (
-        BASE + "account_key: ${AZURE_STORAGE_KEY}\n",
-        f"{ACCT}:3: account_key: the environment variable AZURE_STORAGE_KEY is not set",
+        "account_key: ${AZURE_STORAGE_KEY}",
+        "the environment variable AZURE_STORAGE_KEY is not set",
     ),
-    "a key that is a list": (BASE + "account_key: [a]\n", f"{ACCT}:3: account_key: must be a text, not a list"),
+    "a key that is a list": ("account_key: [a]", "must be a text, not a list"),
+}
+ACCOUNT_MISTAKES = {
+    **{name: (f"{text}\n", f"{ACCT}:{said}") for name, (text, said) in _ACCOUNTS.items()},
+    **{
+        name: (f"{BASE}{text}\n", f"{ACCT}:3: {text.partition(':')[0]}: {said}")
+        for name, (text, said) in _IN_ACCOUNTS.items()
+    },
 }
 
 

@@ -48,8 +48,8 @@ def test_keys_are_always_texts() -> None:
 
 
 def test_anchors_and_merge_keys_work() -> None:
-    document = parse_document("base: &b {x: 1, y: 2}\nmore: {<<: *b, y: 3}\n", "f")
-    assert document.values["more"] == {"x": 1, "y": 3}
+    document = parse_document("base: &b {x: 1, y: 2}\nmore: {<<: *b, y: 3}\ntwice: [*b, *b]\n", "f")
+    assert document.values["more"] == {"x": 1, "y": 3} and document.values["twice"] == [{"x": 1, "y": 2}] * 2
 
 
 @pytest.mark.parametrize(

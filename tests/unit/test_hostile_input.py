@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -136,13 +137,6 @@ def test_merged_aliases() -> None:
         parse_document(levels, "aml.yaml")
 
 
-def test_ordinary_aliases_are_fine() -> None:
-    document = parse_document("a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: [*a, *a]\n", "aml.yaml")
-    assert document.values == {"a": {"x": "1"}, "b": {"x": "1", "y": "2"}, "c": [{"x": "1"}, {"x": "1"}]} or (
-        document.values == {"a": {"x": 1}, "b": {"x": 1, "y": 2}, "c": [{"x": 1}, {"x": 1}]}
-    )
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -161,13 +155,6 @@ def test_yaml_that_is_nested_too_deep(text: str) -> None:
 
 def test_yaml_that_is_nested_as_deep_as_may_be() -> None:
     assert parse_document("a: " + "[" * 90 + "]" * 90, "aml.yaml").values["a"]
-
-
-def test_a_configuration_file_without_end(tmp_path: Path) -> None:
-    with (tmp_path / "aml.yaml").open("wb") as file:
-        file.truncate(1 << 40)
-    with soon(), pytest.raises(ConfigError, match="larger than"):
-        read_document(tmp_path / "aml.yaml", "aml.yaml")
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"a": NaN}', "-Infinity", "{"])
@@ -224,5 +211,7 @@ def test_what_led_to_a_job_is_of_its_shape_or_none(text: str) -> None:
 def test_a_configuration_of_megabytes_is_refused_unread(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("".join(f"key{number}: value\n" for number in range(30_000)))
-    with soon(0.5), pytest.raises(ConfigError, match="is larger than 256,000 bytes"):
-        read_document(file, "a.yaml")
+    for size in (file.stat().st_size, 1 << 40):
+        os.truncate(file, size)
+        with soon(0.5), pytest.raises(ConfigError, match="is larger than 256,000 bytes"):
+            read_document(file, "a.yaml")
