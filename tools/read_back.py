@@ -393,7 +393,7 @@ ROWS: tuple[ReadBack, ...] = (
             "backends.kubernetes.kubectl:Kubectl._object",
             "backends.login_node:LoginNode._ask",
             "node.standalone.login_node_files:main",
-            "tunnels.job_tunnel:BesideProgram._first_answer.read",
+            "tunnels.job_tunnel:BesideProgram._first_answer",
             "node.standalone.tensorboard_jupyter:main",
             "spread.orders:read_orders",
             "spread.worker_process:Incoming._of_shards",

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import json
 import logging
-import queue
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from blobsync.azcopy.argv import Command
-from blobsync.base.plain_json import parse_json
-from blobsync.base.process import ProcessRunner, RunningProcess
+from blobsync.base.plain_json import parse_object
+from blobsync.base.process import LineReader, ProcessRunner, RunningProcess
 from blobsync.base.redaction import redact
 
 logger = logging.getLogger(__name__)
@@ -34,11 +33,16 @@ _CANCEL_PATIENCE = 3.0
 _KEPT_WORDS = 50
 
 
-@dataclass(frozen=True, slots=True)
-class JobStarted:
-    """The first message of a job."""
+class Message(NamedTuple):
+    """A line of azcopy. ``kind`` is azcopy's word for it: ``Init``, ``Progress``, ``EndOfJob``, ``Prompt`` (it waits
+    for an answer), ``Error`` (it ends then), or ``Info``, a note for people, as which any other line counts, unchanged.
 
-    job_id: str
+    ``content`` are the values of the first three, and the details of a prompt.
+    """
+
+    kind: str
+    text: str
+    content: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,32 +71,6 @@ class JobProgress:
     failed: tuple[FailedTransfer, ...] = ()
     error: str = ""
     is_last: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """azcopy waits for an answer; ``options`` are (title, what to type)."""
-
-    kind: str
-    text: str
-    options: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Info:
-    """A note or warning for people, and any other line, unchanged."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class FatalError:
-    """A fatal error: azcopy ends after it."""
-
-    text: str
-
-
-AzcopyMessage = JobStarted | JobProgress | Prompt | Info | FatalError
 
 
 @dataclass(slots=True)
@@ -146,7 +124,7 @@ class AzcopyJob:
         """
         logger.debug("starting %s", self.command.display)
         process = self.runner.start(self.command.argv, env=self.env)
-        reader = _Reader(process)
+        reader = LineReader(process)
         try:
             self.started(process.pid)
             self._follow(process, reader)
@@ -160,7 +138,7 @@ class AzcopyJob:
         self.outcome.stderr = redact(process.stderr_tail())
         return self.outcome
 
-    def _follow(self, process: RunningProcess, reader: _Reader) -> None:
+    def _follow(self, process: RunningProcess, reader: LineReader) -> None:
         self._moved_at = self.clock()
         while True:
             line = reader.next(_TICK)
@@ -178,28 +156,26 @@ class AzcopyJob:
                 self._cancel(process, reader)
                 return
 
-    def _take(self, message: AzcopyMessage | None, process: RunningProcess) -> None:
+    def _take(self, message: Message, process: RunningProcess) -> None:
         outcome = self.outcome
-        match message:
-            case JobStarted():
-                outcome.job_id = message.job_id
-            case JobProgress():
-                self._count(message)
-                self.progress(message)
-                if message.is_last:
-                    outcome.status = message.status
-                    outcome.fatal = outcome.fatal or message.error
-            case Info():
-                outcome.words.append(redact(message.text))
-            case FatalError():
+        match message.kind:
+            case "Init":
+                outcome.job_id = str(message.content["JobID"])
+            case "Progress" | "EndOfJob":
+                # One without it is of a job that is still listing.
+                if "JobStatus" in message.content:
+                    progress = self._count(message)
+                    self.progress(progress)
+                    outcome.fatal = outcome.fatal or (progress.error if progress.is_last else "")
+            case "Error":
                 outcome.fatal = redact(message.text)
-            case Prompt():
-                outcome.words.append(redact(message.text))
-                process.send_line(answer(message))
             case _:
-                pass
+                outcome.words.append(redact(message.text))
+                if message.kind == "Prompt":
+                    process.send_line(answer(message.content))
 
-    def _count(self, progress: JobProgress) -> None:
+    def _count(self, message: Message) -> JobProgress:
+        progress = progress_of(message)
         self.outcome.failed.update({each.source: each for each in progress.failed})
         seen = (
             progress.files_total,
@@ -211,8 +187,11 @@ class AzcopyJob:
         if seen != self._seen:
             self._seen = seen
             self._moved_at = self.clock()
+        if progress.is_last:
+            self.outcome.status = progress.status
+        return progress
 
-    def _cancel(self, process: RunningProcess, reader: _Reader) -> None:
+    def _cancel(self, process: RunningProcess, reader: LineReader) -> None:
         """Ask azcopy to cancel, and answer its prompts; the caller stops the process afterwards."""
         process.send_line("cancel")
         until = self.clock() + _CANCEL_PATIENCE
@@ -221,90 +200,49 @@ class AzcopyJob:
             if line is None:
                 continue
             message = parse_line(line)
-            if isinstance(message, Prompt):
-                process.send_line(answer(message))
-            if isinstance(message, JobProgress) and message.is_last:
+            if message.kind == "Prompt":
+                process.send_line(answer(message.content))
+            if message.kind == "EndOfJob":
                 self._count(message)
-                self.outcome.status = message.status
                 return
-            if isinstance(message, FatalError):
+            if message.kind == "Error":
                 # The answer of a job that has nothing left to cancel (azcopy 10.32).
                 self.outcome.ended_early = "has already completed" in message.text
                 return
 
 
-def answer(prompt: Prompt) -> str:
+def answer(prompt: Mapping[str, Any]) -> str:
     """Yes to "cancel?", which only our own request causes; no to everything else, such as overwriting."""
-    wanted = "yes" if prompt.kind.lower() == "cancel" else "no"
-    for title, reply in prompt.options:
-        if title.lower() == wanted:
-            return reply
+    wanted = "yes" if str(prompt.get("PromptType")).lower() == "cancel" else "no"
+    for option in _objects(prompt, "ResponseOptions"):
+        if str(option.get("UserFriendlyResponseType")).lower() == wanted:
+            return str(option.get("ResponseString", ""))
     return wanted[0]
 
 
-class _Reader:
-    """Reads the process's lines in a thread, so that waiting for one can end."""
-
-    def __init__(self, process: RunningProcess) -> None:
-        self._process = process
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self.ended = False
-        self._thread.start()
-
-    def next(self, timeout: float) -> str | None:
-        """The next line, or None: none came within ``timeout`` seconds, or there will be no more."""
-        if self.ended:
-            return None
-        try:
-            line = self._lines.get(timeout=timeout)
-        except queue.Empty:
-            return None
-        self.ended = line is None
-        return line
-
-    def join(self) -> None:
-        """Wait a moment for the thread to see the end."""
-        self._thread.join(1.0)
-
-    def _read(self) -> None:
-        try:
-            for line in self._process.lines():
-                self._lines.put(line)
-        except (OSError, ValueError):
-            # The pipe was closed under us, which only stopping the process does.
-            pass
-        finally:
-            self._lines.put(None)
+# The key that tells what these are from other lines.
+_KEYS = {"Init": ("JobID",), "Progress": ("JobStatus", "FilesScannedAtSource"), "EndOfJob": ("JobStatus",)}
 
 
-def parse_line(line: str) -> AzcopyMessage | None:
-    """Parse one line; never raises. None is for the progress of a job that is still listing."""
+def parse_line(line: str) -> Message:
+    """Parse one line; never raises."""
     outer = _object(line)
-    if outer is None or not isinstance(outer.get("MessageType"), str):
-        return Info(line)
-    kind = outer["MessageType"]
-    text = outer.get("MessageContent")
+    kind, text = str(outer.get("MessageType")), outer.get("MessageContent")
     text = text if isinstance(text, str) else json.dumps(text)
     if kind == "Info":
-        return Info(text.removeprefix("INFO: ").removeprefix("WARN: "))
+        return Message(kind, text.removeprefix("INFO: ").removeprefix("WARN: "))
     if kind == "Error":
-        return FatalError(text)
+        return Message(kind, text)
     if kind == "Prompt":
-        return _prompt(text, outer.get("PromptDetails"))
+        details = outer.get("PromptDetails")
+        return Message(kind, text, details if isinstance(details, dict) else {})
     content = _object(text)
-    if content is None:
-        return Info(line)
-    if kind == "Init" and content.get("JobID"):
-        return JobStarted(str(content["JobID"]))
-    if kind in ("Progress", "EndOfJob") and "JobStatus" in content:
-        return _progress(content, is_last=kind == "EndOfJob")
-    if kind == "Progress" and "FilesScannedAtSource" in content:
-        return None
-    return Info(line)
+    return Message(kind, text, content) if any(key in content for key in _KEYS.get(kind, ())) else Message("Info", line)
 
 
-def _progress(content: Mapping[str, Any], *, is_last: bool) -> JobProgress:
+def progress_of(message: Message) -> JobProgress:
+    """The counts in a message that has a ``JobStatus``."""
+    content = message.content
     return JobProgress(
         status=str(content["JobStatus"]),
         files_total=_int(content, "TotalTransfers"),
@@ -312,50 +250,30 @@ def _progress(content: Mapping[str, Any], *, is_last: bool) -> JobProgress:
         files_failed=_int(content, "TransfersFailed") + _int(content, "TransfersSkipped"),
         bytes_done=_int(content, "TotalBytesTransferred"),
         bytes_over_wire=_int(content, "BytesOverWire"),
-        failed=(*_transfers(content.get("FailedTransfers")), *_transfers(content.get("SkippedTransfers"))),
-        error=str(content.get("ErrorMsg") or ""),
-        is_last=is_last,
-    )
-
-
-def _transfers(found: object) -> tuple[FailedTransfer, ...]:
-    entries = found if isinstance(found, list) else []
-    return tuple(
-        FailedTransfer(
-            source=str(entry.get("Src", "")),
-            destination=str(entry.get("Dst", "")),
-            http_status=_int(entry, "ErrorCode"),
-        )
-        for entry in entries
-        if isinstance(entry, dict)
-    )
-
-
-def _prompt(text: str, details: object) -> Prompt:
-    known = details if isinstance(details, dict) else {}
-    options = known.get("ResponseOptions")
-    return Prompt(
-        kind=str(known.get("PromptType", "")),
-        text=text,
-        options=tuple(
-            (str(each.get("UserFriendlyResponseType", "")), str(each.get("ResponseString", "")))
-            for each in (options if isinstance(options, list) else [])
-            if isinstance(each, dict)
+        failed=tuple(
+            FailedTransfer(str(each.get("Src", "")), str(each.get("Dst", "")), _int(each, "ErrorCode"))
+            for key in ("FailedTransfers", "SkippedTransfers")
+            for each in _objects(content, key)
         ),
+        error=str(content.get("ErrorMsg") or ""),
+        is_last=message.kind == "EndOfJob",
     )
 
 
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        found = parse_json(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+def _object(text: str) -> dict[str, Any]:
+    with suppress(ValueError):
+        return parse_object(text)
+    return {}
+
+
+def _objects(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """The objects in the list at ``key``."""
+    found = content.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def _int(content: Mapping[str, Any], key: str) -> int:
     value = content.get(key)
-    try:
+    with suppress(ValueError):
         return int(value) if isinstance(value, (int, str)) else 0
-    except ValueError:
-        return 0
+    return 0

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import IO, NamedTuple
 
 from blobsync.base.errors import ProcessError, ProcessTimeoutError
@@ -261,6 +262,35 @@ class RunningProcess:
             with suppress(OSError):
                 if stream:
                     stream.close()
+
+
+class LineReader:
+    """Reads a process's lines in a thread, so that waiting for one can end. ``ended``: no more will come."""
+
+    def __init__(self, process: RunningProcess) -> None:
+        self._lines: SimpleQueue[str | None] = SimpleQueue()
+        self.ended = False
+        self._thread = threading.Thread(target=self._read, args=(process,), daemon=True)
+        self._thread.start()
+
+    def next(self, timeout: float) -> str | None:
+        """The next line, or None: none came within ``timeout`` seconds, or there will be no more."""
+        with suppress(Empty):
+            line = None if self.ended else self._lines.get(timeout=timeout)
+            self.ended = line is None
+            return line
+        return None
+
+    def join(self) -> None:
+        """Wait a moment for the thread to see the end."""
+        self._thread.join(1.0)
+
+    def _read(self, process: RunningProcess) -> None:
+        # The pipe is closed under us when the process is stopped.
+        with suppress(OSError, ValueError):
+            for line in process.lines():
+                self._lines.put(line)
+        self._lines.put(None)
 
 
 @contextmanager

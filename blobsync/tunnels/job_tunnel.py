@@ -4,10 +4,8 @@ Jupyter, which run beside it on its node as long."""
 from __future__ import annotations
 
 import json
-import queue
 import secrets
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,7 +15,7 @@ from blobsync.backends.port_forwarding import LOOPBACK, free_local_port, read_po
 from blobsync.backends.protocol import PortForward, Tunnelling
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
 from blobsync.base.plain_json import parse_object
-from blobsync.base.process import RunningProcess
+from blobsync.base.process import LineReader, RunningProcess
 from blobsync.base.redaction import register_secret
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
@@ -123,20 +121,11 @@ class BesideProgram:
 
     def _first_answer(self, child: RunningProcess) -> dict[str, object]:
         """Its first line of JSON, or empty; a shell's start-up files may print other lines before."""
-        found: queue.Queue[dict[str, object]] = queue.Queue()
-
-        def read() -> None:
-            with suppress(OSError, ValueError):
-                for line in child.lines():
-                    with suppress(ValueError):
-                        found.put(parse_object(line))
-            found.put({})
-
-        threading.Thread(target=read, daemon=True).start()
-        try:
-            return found.get(timeout=_START_SECONDS)
-        except queue.Empty:
-            return {}
+        lines, until = LineReader(child), time.monotonic() + _START_SECONDS
+        while not lines.ended and time.monotonic() < until:
+            with suppress(ValueError):
+                return parse_object(lines.next(_POLL_SECONDS) or "")
+        return {}
 
     def look(self) -> None:
         """Restart it if it has ended or its connection was lost; a failure is reported, and retried later."""

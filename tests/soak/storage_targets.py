@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from blobsync.azcopy.azcopy_process import FatalError, Info, parse_line
+from blobsync.azcopy.azcopy_process import parse_line
 from blobsync.azcopy.failure_reasons import LogReader, explain, reason_in
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import BlobContainer
@@ -173,7 +173,7 @@ def _sas(data: bytes) -> None:
 def _messages(data: bytes) -> None:
     for line in text(data).split("\n"):
         message = parse_line(line)
-        if isinstance(message, (Info, FatalError)) and (reason := reason_in(message.text)):
+        if message.kind in ("Info", "Error") and (reason := reason_in(message.text)):
             for route in Route:
                 explain(reason, route)
 

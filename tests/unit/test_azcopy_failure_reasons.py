@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from blobsync.azcopy.azcopy_process import Info, parse_line
+from blobsync.azcopy.azcopy_process import parse_line
 from blobsync.azcopy.failure_reasons import ErrorDetails, LogReader, blob_or_path, expired, explain, reason_in
 from blobsync.base.redaction import SasToken
 from blobsync.plan.transfer_plan import Route
@@ -52,7 +52,7 @@ def test_a_refusal_in_the_messages() -> None:
     (refusal,) = [
         found
         for line in transcript("copy_cannot_verify")
-        if isinstance(message := parse_line(line), Info) and (found := reason_in(message.text))
+        if (message := parse_line(line)).kind == "Info" and (found := reason_in(message.text))
     ]
     assert refusal == ErrorDetails(
         403, "CannotVerifyCopySource", "This request is not authorized to perform this operation"

@@ -15,14 +15,12 @@ from blobsync.azcopy.argv import Command
 from blobsync.azcopy.azcopy_process import (
     AzcopyJob,
     AzcopyJobOutcome,
-    AzcopyMessage,
     FailedTransfer,
-    Info,
     JobProgress,
-    JobStarted,
-    Prompt,
+    Message,
     answer,
     parse_line,
+    progress_of,
 )
 from tests.fakes.azcopy_process import AzcopyRunner, ScriptedAzcopy, transcript
 
@@ -194,37 +192,43 @@ def test_azcopy_that_does_not_answer_is_stopped_all_the_same() -> None:
     assert process.stopped == 1
 
 
-OPTIONS = (("Yes", "y"), ("No", "n"), ("Yes for all", "a"))
+OPTIONS = [
+    {"ResponseType": word, "UserFriendlyResponseType": word, "ResponseString": reply}
+    for word, reply in (("Yes", "y"), ("No", "n"), ("Yes for all", "a"))
+]
 
 
 @pytest.mark.parametrize(
-    ("prompt", "reply"),
+    ("details", "reply"),
     [
-        (Prompt("Cancel", "", OPTIONS), "y"),
-        (Prompt("Overwrite", "", OPTIONS), "n"),
-        (Prompt("DeleteDestination", "", OPTIONS), "n"),
-        (Prompt("Reauth", "", ()), "n"),
-        (Prompt("", "", ()), "n"),
+        ({"PromptType": "Cancel", "ResponseOptions": OPTIONS}, "y"),
+        ({"PromptType": "Overwrite", "ResponseOptions": OPTIONS}, "n"),
+        ({"PromptType": "DeleteDestination", "ResponseOptions": OPTIONS}, "n"),
+        ({"PromptType": "Reauth"}, "n"),
+        ({"PromptType": 7, "ResponseOptions": [7, {}]}, "n"),
+        (None, "n"),
     ],
 )
-def test_prompts_never_get_a_yes_but_for_cancelling(prompt: Prompt, reply: str) -> None:
-    assert answer(prompt) == reply
+def test_prompts_never_get_a_yes_but_for_cancelling(details: dict[str, Any] | None, reply: str) -> None:
+    message = parse_line(line("Prompt", "sure?", details))
+    assert message == Message("Prompt", "sure?", details or {})
+    assert answer(message.content) == reply
 
 
 # -- azcopy's lines ------------------------------------------------------------------------------------------------
 
 
-def parsed(name: str) -> list[AzcopyMessage | None]:
+def parsed(name: str) -> list[Message]:
     return [parse_line(each) for each in transcript(name)]
 
 
 def test_an_upload_that_completed() -> None:
     messages = parsed("upload_completed")
-    assert [type(each) for each in messages] == [Info, Info, Info, JobStarted, JobProgress, JobProgress]
+    assert [each.kind for each in messages] == ["Info", "Info", "Info", "Init", "Progress", "EndOfJob"]
     (started, progress, ended) = messages[3:]
-    assert isinstance(started, JobStarted) and started.job_id
-    assert isinstance(progress, JobProgress) and not progress.is_last
-    assert ended == JobProgress(
+    assert started.content["JobID"]
+    assert not progress_of(progress).is_last
+    assert progress_of(ended) == JobProgress(
         status="Completed",
         files_total=3,
         files_done=3,
@@ -236,18 +240,14 @@ def test_an_upload_that_completed() -> None:
 
 
 def test_a_failure_is_named_once_and_not_in_the_last_message() -> None:
-    *_, progress, ended = parsed("download_damaged")
-    assert isinstance(progress, JobProgress)
+    progress, ended = map(progress_of, parsed("download_damaged")[-2:])
     assert progress.failed == (FailedTransfer("http://127.0.0.1:10000/one/rec/dl/damaged", "/staging/f/damaged", 0),)
-    assert isinstance(ended, JobProgress) and ended.is_last
-    assert ended.failed == ()
-    assert ended.status == "CompletedWithErrors"
+    assert (ended.is_last, ended.failed, ended.status) == (True, (), "CompletedWithErrors")
 
 
 def test_nothing_to_do_is_completed_too() -> None:
-    ended = parsed("upload_nothing")[-1]
-    assert isinstance(ended, JobProgress) and ended.is_last
-    assert (ended.status, ended.files_total) == ("Completed", 0)
+    ended = progress_of(parsed("upload_nothing")[-1])
+    assert (ended.is_last, ended.status, ended.files_total) == (True, "Completed", 0)
 
 
 @pytest.mark.parametrize("numbers", ["strings", "plain"])
@@ -255,30 +255,19 @@ def test_numbers_come_as_strings_or_plain(numbers: str) -> None:
     content: dict[str, Any] = {"JobID": "j", "JobStatus": "InProgress"}
     for key, value in {"TotalTransfers": 7, "TransfersCompleted": 3, "TotalBytesTransferred": 2**40}.items():
         content[key] = str(value) if numbers == "strings" else value
-    progress = parse_line(line("Progress", content))
-    assert isinstance(progress, JobProgress)
+    progress = progress_of(parse_line(line("Progress", content)))
     assert (progress.files_total, progress.files_done, progress.bytes_done) == (7, 3, 2**40)
 
 
-def test_scanning() -> None:
-    assert parse_line(line("Progress", {"FilesScannedAtSource": "12", "FilesScannedAtDestination": 3})) is None
-
-
-def test_a_prompt() -> None:
-    options = [
-        {"ResponseType": "Yes", "UserFriendlyResponseType": "Yes", "ResponseString": "y"},
-        {"ResponseType": "No", "UserFriendlyResponseType": "No", "ResponseString": "n"},
-    ]
-    message = parse_line(line("Prompt", "sure?", {"PromptType": "Cancel", "ResponseOptions": options}))
-    assert message == Prompt("Cancel", "sure?", (("Yes", "y"), ("No", "n")))
-
-
-def test_a_prompt_without_details() -> None:
-    assert parse_line(line("Prompt", "sure?")) == Prompt("", "sure?", ())
+def test_scanning_is_neither_progress_nor_a_word() -> None:
+    watch = Watching()
+    scanning = line("Progress", {"FilesScannedAtSource": "12", "FilesScannedAtDestination": 3})
+    assert not run(ScriptedAzcopy([scanning]), watch).words
+    assert watch.seen == []
 
 
 def test_warnings_are_words_like_others() -> None:
-    assert parse_line(line("Info", "WARN: look out")) == Info("look out")
+    assert parse_line(line("Info", "WARN: look out")) == Message("Info", "look out")
 
 
 @pytest.mark.parametrize(
@@ -297,11 +286,11 @@ def test_warnings_are_words_like_others() -> None:
     ],
 )
 def test_what_is_not_known_survives(strange: str) -> None:
-    assert parse_line(strange) == Info(strange)
+    assert parse_line(strange) == Message("Info", strange)
 
 
 @given(st.text())
 def test_no_line_is_too_strange(text: str) -> None:
     parse_line(text)
     parse_line(line("Progress", text))
-    parse_line(line("Progress", {"JobStatus": text, "TotalTransfers": text, "FailedTransfers": [text]}))
+    progress_of(parse_line(line("Progress", {"JobStatus": text, "TotalTransfers": text, "FailedTransfers": [text]})))
