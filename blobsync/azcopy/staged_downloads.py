@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import errno
 import os
-import queue
 import threading
 import time
+from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from blobsync.azcopy.failure_reasons import AzcopyTransferError
+from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import BlobsyncError, ChecksumError, FailureCode, StorageError
 from blobsync.base.events import UnderWay
 from blobsync.base.file_states import RemoteState
@@ -62,18 +64,13 @@ class Arrivals:
         self._names = frozenset(names)
         self._left = len(names)
         self._moving: frozenset[str] = frozenset()
-        self._ready: queue.SimpleQueue[tuple[Path, FileAction] | None] = queue.SimpleQueue()
-        self._stop = threading.Event()
+        self._over = threading.Event()
         self._abandoned = threading.Event()
         self._lock = threading.Lock()
-        self._bug: BaseException | None = None
-        self._crew = [threading.Thread(target=self._place_all, daemon=True) for _ in range(_THREADS)]
-        self._scout = threading.Thread(target=self._look_around, daemon=True)
 
     def start(self) -> None:
         """Start in the background."""
-        for thread in (*self._crew, self._scout):
-            thread.start()
+        self._all = Ahead(deque, side_by_side(self._place_one, self._arriving(), _THREADS), maxlen=0)
 
     @property
     def complete(self) -> bool:
@@ -82,12 +79,8 @@ class Arrivals:
 
     def finish(self) -> list[FileAction]:
         """Place the last files after azcopy's end; return what never arrived."""
-        self._stop.set()
-        self._scout.join()
-        self._look()
-        self._end_crew()
-        if self._bug is not None:
-            raise self._bug
+        self._over.set()
+        self._all.result()
         return [action for names in self._missing.values() for action in names.values()]
 
     def strays(self, staging: Path) -> list[str]:
@@ -103,22 +96,21 @@ class Arrivals:
     def stop(self) -> None:
         """Stop at once; leave everything as it is, including a file that is being checked."""
         self._abandoned.set()
-        self._stop.set()
-        self._end_crew()
+        self._over.set()
+        self._all.is_done(threading.TIMEOUT_MAX)
 
-    def _end_crew(self) -> None:
-        for _ in self._crew:
-            self._ready.put(None)
-        for thread in self._crew:
-            thread.join()
+    def _arriving(self) -> Iterator[tuple[Path, FileAction]]:
+        """The complete files, until azcopy has ended."""
+        is_last = False
+        while not is_last and not self._abandoned.is_set():
+            is_last, began = self._over.is_set(), time.monotonic()
+            found = self._look()
+            pause = max(_PAUSE, _SHARE * (time.monotonic() - began))
+            yield from found
+            self._over.wait(pause)
 
-    def _look_around(self) -> None:
-        while not self._stop.is_set():
-            began = time.monotonic()
-            self._look()
-            self._stop.wait(max(_PAUSE, _SHARE * (time.monotonic() - began)))
-
-    def _look(self) -> None:
+    def _look(self) -> list[tuple[Path, FileAction]]:
+        found: list[tuple[Path, FileAction]] = []
         moving: set[str] = set()
         for parent in [parent for parent, names in self._missing.items() if names]:
             names = self._missing[parent]
@@ -129,9 +121,9 @@ class Arrivals:
                 # Not created yet.
                 continue
             moving |= {f"{parent}/{name}" for name in map(unfinished_name, there) if name in names}
-            for name in [name for name in there if name in names]:
-                self._ready.put((self._root / parent / name, names.pop(name)))
+            found += [(self._root / parent / name, names.pop(name)) for name in there if name in names]
         self._report_moving(frozenset(moving))
+        return found
 
     def _report_moving(self, moving: frozenset[str]) -> None:
         """Tell the listener about files that azcopy has started and not finished."""
@@ -142,18 +134,17 @@ class Arrivals:
             shown = part.path if self._only else f"{part.path}/{new[-1].lstrip('/')}".lstrip("/")
             self._run.listener.emit(UnderWay(len(moving), shown))
 
-    def _place_all(self) -> None:
-        while (item := self._ready.get()) is not None and not self._abandoned.is_set():
-            try:
-                self._place(*item)
-            except Stopped:
-                return
-            except BlobsyncError as error:
-                self._run.failed(item[1], _other_disk(error) or error)
-            except BaseException as bug:  # noqa: BLE001 - raised again in finish()
-                self._bug = bug
-            with self._lock:
-                self._left -= 1
+    def _place_one(self, found: tuple[Path, FileAction]) -> None:
+        if self._abandoned.is_set():
+            return
+        try:
+            self._place(*found)
+        except Stopped:
+            return
+        except BlobsyncError as error:
+            self._run.failed(found[1], _other_disk(error) or error)
+        with self._lock:
+            self._left -= 1
 
     def _place(self, staged: Path, action: FileAction) -> None:
         content, md5 = self._checked(staged, action)

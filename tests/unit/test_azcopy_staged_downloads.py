@@ -266,9 +266,7 @@ def test_a_file_that_vanishes_again_is_a_failure_of_its_own(tmp_path: Path) -> N
     case = Case(tmp_path, one)
     with pytest.raises(LocalFileError):
         case.arrivals._checked(case.staging / "a", one)
-    case.arrivals._missing.clear()
-    case.arrivals._ready.put((case.staging / "a", one))
-    case.finish()
+    case.arrivals._place_one((case.staging / "a", one))
     assert case.codes == {"a": "local_file"}
 
 
@@ -323,9 +321,9 @@ def test_a_destination_on_another_disk_is_for_another_engine(tmp_path: Path) -> 
         with pytest.raises(LocalFileError) as refused:
             case.arrivals._place(elsewhere, action("a", blob(b"AA"), None))
         assert elsewhere.exists()
-        # The same through the crew, which tells whose work it is.
+        # The same as a failure, which tells whose work it is.
         case.arrivals._missing[""].pop("a")
-        case.arrivals._ready.put((elsewhere, action("a", blob(b"AA"), None)))
+        case.arrivals._place_one((elsewhere, action("a", blob(b"AA"), None)))
         case.finish()
     finally:
         elsewhere.unlink(missing_ok=True)
@@ -376,7 +374,7 @@ def test_after_a_stop_nothing_new_is_placed_and_nobody_looks_any_more(tmp_path: 
     stopping.join(PATIENCE)
     assert not stopping.is_alive()
     assert len(case.tree()) == len(case.report.moved) == 2
-    assert wait_until(lambda: not case.arrivals._scout.is_alive())
+    assert case.arrivals._all.is_done(0)
 
 
 def test_a_file_that_is_being_hashed_is_left_when_everything_stops(tmp_path: Path) -> None:
