@@ -22,6 +22,7 @@ from blobsync.base.events import Connected, Disconnected, Listener, Note, UnderW
 from blobsync.base.formatting import count_text
 from blobsync.base.process import ProcessRunner
 from blobsync.direct.circuit_breaker import CircuitBreaker, not_tried
+from blobsync.direct.thread_pool import WorkerThreads
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.engine_model import TRIAL_FILE, CpuUse, processes_after_trial
 from blobsync.plan.spreading import shard_count
@@ -111,7 +112,7 @@ class ProcessEngine:
 
 
 class _Run:
-    """One task: a thread for each worker, and their shared state."""
+    """One task, as work for a thread for each worker: their shared state."""
 
     def __init__(
         self,
@@ -130,13 +131,11 @@ class _Run:
         self._waiting: list[ShardAccount] = []
         self._changed = threading.Condition()
         self._busy = 0
-        self._alive = workers
         self._live: set[WorkerPipe] = set()
-        self._stopping = False
+        self._stop = threading.Event()
         self._giving_up = CircuitBreaker()
         self._busy_with = WorkersBusy(listener, task.part.path)
         self._hopeless: FileFailure | None = None
-        self._bug: BaseException | None = None
         self._no_worker: BlobsyncError | None = None
 
     def work(self, actions: Sequence[FileAction]) -> list[FileAction]:
@@ -145,22 +144,7 @@ class _Run:
         shards = cut(self._task.part, actions, wanted)
         # The heaviest first, so that none of them is still running when all others have ended.
         self._waiting = sorted(map(ShardAccount, shards), key=lambda account: account.shard.weight)
-        try:
-            for _ in range(self._workers):
-                threading.Thread(target=self._serve, daemon=True).start()
-            with self._task.stop.waking(self._look), self._changed:
-                while self._alive and self._bug is None and not self._task.stop.made:
-                    self._changed.wait()
-            self._task.stop.check()
-        except BaseException:
-            self._interrupt()
-            raise
-        if self._bug is not None:
-            self._interrupt()
-            raise self._bug
-        return self._left_over()
-
-    def _left_over(self) -> list[FileAction]:
+        WorkerThreads(self._stop, self._task.stop, patience=self._patience).work((self, self._workers))
         left = [action for account in self._waiting for action in account.left.values()]
         if left and self._no_worker is not None:
             self._listener.emit(
@@ -168,7 +152,8 @@ class _Run:
             )
         return left
 
-    def _serve(self) -> None:
+    def run(self) -> None:
+        """Hand shards to one worker after the other, until none is left."""
         worker: WorkerPipe | None = None
         try:
             while (account := self._take()) is not None:
@@ -181,39 +166,49 @@ class _Run:
                     self._redo(account, str(lost))
                 except (ProcessError, CredentialError) as error:
                     self._no_worker = error
-                    self._put_back(account)
+                    self._free(account)
                     return
                 self._free()
-        except BaseException as error:  # noqa: BLE001 - raised by the thread that waits for this one
-            with self._changed:
-                self._bug = error
-                self._changed.notify_all()
+        except BaseException:
+            # The thread that shows it waits for all others.
+            self.wake()
+            self.abandon()
+            raise
         finally:
             self._gone(worker)
-            with self._changed:
-                self._alive -= 1
-                self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Let the workers clean up as after Ctrl-C; records that they still send count."""
+        self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
+            live = list(self._live)
+        for worker in live:
+            worker.ask_to_stop()
+
+    def abandon(self) -> None:
+        """End the workers that have not ended by themselves."""
+        with self._changed:
+            live = list(self._live)
+        for worker in live:
+            worker.end()
 
     def _take(self) -> ShardAccount | None:
         """The heaviest shard; None if none is left, nor one that may come back from a lost worker."""
         with self._changed:
-            while not self._waiting and self._busy and not self._stopping:
+            while not self._waiting and self._busy and not self._stop.is_set():
                 self._changed.wait()
-            if self._stopping or not self._waiting:
+            if self._stop.is_set() or not self._waiting:
                 return None
             self._busy += 1
             return self._waiting.pop()
 
-    def _free(self) -> None:
+    def _free(self, *left: ShardAccount) -> None:
+        """End the work on a shard; ``left`` is for the other workers."""
         with self._changed:
+            self._waiting += left
             self._busy -= 1
             self._changed.notify_all()
-
-    def _put_back(self, account: ShardAccount) -> None:
-        """For the other workers, which hear of it when this one has ended."""
-        with self._changed:
-            self._waiting.append(account)
-            self._busy -= 1
 
     def _start(self) -> WorkerPipe:
         cap = self._task.cap_mbps
@@ -221,8 +216,7 @@ class _Run:
         worker = self._make(self._task.part, processes=self._workers, cap_mbps=share)
         with self._changed:
             self._live.add(worker)
-            late = self._stopping
-        if late:
+        if self._stop.is_set():
             worker.ask_to_stop()
         return worker
 
@@ -298,7 +292,7 @@ class _Run:
 
     def _redo(self, account: ShardAccount, how: str) -> None:
         """Give the rest of a shard to another worker, or give it up."""
-        if self._stopping:
+        if self._stop.is_set():
             return
         account.take_back(self._listener)
         again = account.again()
@@ -316,21 +310,3 @@ class _Run:
             said = f"not moved: {TRIES} worker processes in a row were lost over it; the last: {how}"
             hint = "run the same command again with --processes 1"
             self._fail(account, FailureCode.NOT_REPORTED, said, hint)
-
-    def _look(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
-    def _interrupt(self) -> None:
-        """Stop the workers, which clean up as after Ctrl-C; records that they still send count."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-            live = list(self._live)
-        for worker in live:
-            worker.ask_to_stop()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._alive, self._patience)
-            live = list(self._live)
-        for worker in live:
-            worker.end()

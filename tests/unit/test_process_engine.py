@@ -693,6 +693,8 @@ def test_whoever_stops_the_transfer_does_not_wait_for_a_worker_that_hangs(large:
         if worker.number == 0 and why == "a request":
             stop.make()
         if worker.number == 1 or why == "a request":
+            # Until it is killed.
+            worker.at_end = over.set
             waited.append(over.wait(_PATIENCE))
         yield from honest(worker, shard)
 
@@ -701,7 +703,7 @@ def test_whoever_stops_the_transfer_does_not_wait_for_a_worker_that_hangs(large:
     try:
         with pytest.raises(KeyboardInterrupt if why == "a request" else OSError):
             run.work()
-        assert not waited and run.workers.started[1].stopped and run.workers.started[1].ended
+        assert all(waited) and run.workers.started[1].stopped and run.workers.started[1].ended
     finally:
         over.set()
 
