@@ -7,7 +7,6 @@ moved fails under that condition; where its content is that of the plan, it coun
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import sys
 import threading
@@ -154,9 +153,11 @@ class Task:
             replace_actions(shard, [positions[action.path] for action in piece.actions])
             for piece in cut(part_of(shard, _ends_of(shard, tools)), shard.actions, self.workers, len(shard.actions))
         ]
-        children = _Children(pieces, lambda piece: _Collected(piece, self.tools(), share))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        children = [_forked(piece, lambda piece: _Collected(piece, self.tools(), share)) for piece in pieces]
         self.watch()
-        lines, stopped = children.lines()
+        lines, stopped = _lines_of(children)
         for line in lines:
             # Ctrl-C may have cut one.
             with suppress(FormatError):
@@ -225,49 +226,41 @@ class _Collected:
         return FileRecord.of(moved._replace(destination=there))
 
 
-class _Children:
-    """A process for each piece, all at once. They are forked, so that they begin at once: this process has no threads
-    yet."""
+def _forked(piece: Shard, carry: Callable[[Shard], _Collected]) -> tuple[int, int]:
+    """Start a process for a piece; returns its ID and the pipe for its record. It is forked, so that it begins at once:
+    this process has no threads yet."""
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        end_with_parent(parent)
+        _be_child(writer, piece, carry)
+    os.close(writer)
+    return pid, reader
 
-    def __init__(self, pieces: Sequence[Shard], carry: Callable[[Shard], _Collected]) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._pids: list[int] = []
-        self._bodies: dict[int, bytes] = {}
-        parent = os.getpid()
-        for piece in pieces:
-            reader, writer = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                os.close(reader)
-                end_with_parent(parent)
-                _be_child(writer, piece, carry)
-            os.close(writer)
-            self._pids.append(pid)
-            self._bodies[reader] = b""
 
-    def lines(self) -> tuple[list[str], bool]:
-        """The lines of their records when all have ended, and whether Ctrl-C has stopped them."""
-        waiting = selectors.DefaultSelector()
-        for reader in self._bodies:
-            waiting.register(reader, selectors.EVENT_READ)
-        stopped = False
-        while waiting.get_map():
+def _lines_of(children: Sequence[tuple[int, int]]) -> tuple[list[str], bool]:
+    """The lines of their records when all have ended, and whether Ctrl-C has stopped them."""
+    lines, stopped = list[str](), False
+    # Each writes at its end, and waits until it is read.
+    for _, reader in children:
+        body, is_whole = b"", False
+        while not is_whole:
             try:
-                for key, _ in waiting.select():
-                    if data := os.read(key.fd, _CHUNK):
-                        self._bodies[key.fd] += data
-                    else:
-                        waiting.unregister(key.fd)
-                        os.close(key.fd)
+                data = os.read(reader, _CHUNK)
+                body += data
+                is_whole = not data
             except KeyboardInterrupt:
                 stopped = True
-                for pid in self._pids:
+                for pid, _ in children:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGINT)
-        for pid in self._pids:
-            os.waitpid(pid, 0)
-        return [line for body in self._bodies.values() for line in body.decode().splitlines()], stopped
+        os.close(reader)
+        lines += body.decode().splitlines()
+    for pid, _ in children:
+        os.waitpid(pid, 0)
+    return lines, stopped
 
 
 def _be_child(writer: int, piece: Shard, carry: Callable[[Shard], _Collected]) -> None:
