@@ -24,7 +24,7 @@ from blobsync.azcopy import argv
 from blobsync.azcopy.azcopy_process import AzcopyJob, AzcopyJobOutcome, JobProgress
 from blobsync.azcopy.binary import find_azcopy
 from blobsync.azcopy.eligible_files import action_refusal, is_single_file, needs_list_of_files, refusal
-from blobsync.azcopy.failure_reasons import AzcopyTransferError, LogReader, blob_or_path
+from blobsync.azcopy.failure_reasons import LogReader, blob_or_path
 from blobsync.azcopy.file_results import (
     LogFollower,
     Verdict,
@@ -126,7 +126,7 @@ def _sort_out(run: RunState, *, confined: bool) -> list[FileAction]:
         if reason is None:
             carried.append(action)
         else:
-            run.failed(action, AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, reason, "use --engine direct"))
+            run.failed(action, BlobsyncError(reason, hint="use --engine direct", code=FailureCode.AZCOPY_CANNOT_CARRY))
     return carried
 
 
@@ -219,7 +219,7 @@ class _Transfer:
         others = (name for name, _ in blobs_below(destination) if name not in planned)
         if lists_by_itself and (other := next(others, None)) is not None:
             why = f"azcopy lists the source by itself, and could replace {other!r} at the destination"
-            left = AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, why, "use --engine direct")
+            left = BlobsyncError(why, hint="use --engine direct", code=FailureCode.AZCOPY_CANNOT_CARRY)
             for action in self._actions:
                 self._run.failed(action, left)
             return
@@ -412,7 +412,7 @@ def build_links(root: Path, names: Sequence[tuple[str, Path]]) -> dict[str, Blob
                 made.add(parent)
             os.symlink(os.path.abspath(file), root / name)
         except OSError as error:
-            failed[name] = AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, f"{root / name}: {error.strerror}")
+            failed[name] = BlobsyncError(f"{root / name}: {error.strerror}", code=FailureCode.AZCOPY_CANNOT_CARRY)
     return failed
 
 

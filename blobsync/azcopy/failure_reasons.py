@@ -68,14 +68,6 @@ _BY_WORDS = (
 )
 
 
-class AzcopyTransferError(BlobsyncError):
-    """A failure of azcopy with the code of its cause; never raised, its text goes into a failure."""
-
-    def __init__(self, code: FailureCode, message: str, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.code = code
-
-
 @dataclass(frozen=True, slots=True)
 class ErrorDetails:
     """``status`` is HTTP's (0: none), ``service_code`` the service's word (empty: none), ``text`` azcopy's."""
@@ -158,41 +150,40 @@ def reason_in(text: str) -> ErrorDetails | None:
     return ErrorDetails(int(status["status"]), (code["code"] or code["plain"]) if code else "", _sentence(first))
 
 
-def explain(reason: ErrorDetails, route: Route, *credentials: SasToken) -> AzcopyTransferError:
+def explain(reason: ErrorDetails, route: Route, *credentials: SasToken) -> BlobsyncError:
     """Convert the cause to one of our codes, with a sentence and what to do next."""
-    said = redact(": ".join(filter(None, [reason.service_code, reason.text]))) or "azcopy gave no reason"
-    if reason.status in {401, 403} and (expired(*credentials) or _is_expiry(reason, route)):
-        return AzcopyTransferError(FailureCode.SAS_EXPIRED, f"the SAS was rejected during the transfer: {said}", _AGAIN)
     if reason.service_code == "BlobOperationNotSupported" or reason.text.startswith("Blob operation is not supported"):
         said = "azcopy cannot replace a file that was written through the Data Lake end of the account"
-        return AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, said, _AGAIN)
-    is_copy = route in {Route.SAME_ACCOUNT, Route.CROSS_ACCOUNT}
-    if is_copy and reason.status in _REFUSED and not _about_destination(reason):
-        return AzcopyTransferError(
-            FailureCode.COPY_SOURCE_REFUSED,
-            f"the destination's service could not read the source: {said}",
-            "--relay moves the bytes through this machine instead",
-        )
-    if reason.status in {401, 403}:
-        return AzcopyTransferError(
+        return BlobsyncError(said, hint=_AGAIN, code=FailureCode.AZCOPY_CANNOT_CARRY)
+    said = redact(": ".join(filter(None, [reason.service_code, reason.text]))) or "azcopy gave no reason"
+    code, sentence, hint = _cause(reason, said, route, is_expired=expired(*credentials))
+    return BlobsyncError(f"{sentence}: {said}" if sentence else said, hint=hint, code=code)
+
+
+def _cause(reason: ErrorDetails, said: str, route: Route, *, is_expired: bool) -> tuple[FailureCode, str, str]:
+    """The code, a sentence before what the service or azcopy said (empty: that is enough), and what to do next."""
+    status, is_copy = reason.status, route in {Route.SAME_ACCOUNT, Route.CROSS_ACCOUNT}
+    if status in {401, 403} and (is_expired or _is_expiry(reason, route)):
+        return FailureCode.SAS_EXPIRED, "the SAS was rejected during the transfer", _AGAIN
+    if is_copy and status in _REFUSED and not _about_destination(reason):
+        hint = "--relay moves the bytes through this machine instead"
+        return FailureCode.COPY_SOURCE_REFUSED, "the destination's service could not read the source", hint
+    if status in {401, 403}:
+        return (
             FailureCode.ACCESS_DENIED,
-            f"the service refused access: {said}",
+            "the service refused access",
             "blobsync doctor shows what the credential may do",
         )
-    if reason.status == 404 and "container" in said.lower():
-        return AzcopyTransferError(
-            FailureCode.CONTAINER_NOT_FOUND, said, "create the container, or correct container_name"
-        )
-    if reason.status in {409, 412}:
-        return AzcopyTransferError(
-            FailureCode.CHANGED_MEANWHILE, f"the blob was changed by someone else: {said}", _AGAIN
-        )
-    if reason.status in _BUSY:
-        return AzcopyTransferError(FailureCode.SERVICE_BUSY, f"the service did not accept it: {said}", _AGAIN)
+    if status == 404 and "container" in said.lower():
+        return FailureCode.CONTAINER_NOT_FOUND, "", "create the container, or correct container_name"
+    if status in {409, 412}:
+        return FailureCode.CHANGED_MEANWHILE, "the blob was changed by someone else", _AGAIN
+    if status in _BUSY:
+        return FailureCode.SERVICE_BUSY, "the service did not accept it", _AGAIN
     for words, code, sentence, hint in _BY_WORDS:
         if _says(said, words):
-            return AzcopyTransferError(code, f"{sentence}: {said}", hint)
-    return AzcopyTransferError(FailureCode.AZCOPY_FAILED, said, "run the same command again, or with --engine direct")
+            return code, sentence, hint
+    return FailureCode.AZCOPY_FAILED, "", "run the same command again, or with --engine direct"
 
 
 def _says(text: str, words: Sequence[str]) -> bool:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from blobsync.azcopy.azcopy_process import AzcopyJobOutcome
 from blobsync.azcopy.failure_reasons import (
-    AzcopyTransferError,
     ErrorDetails,
     LogReader,
     blob_or_path,
@@ -144,11 +143,8 @@ class Verdict:
             # It was stopped then.
             return NotTriedError(explain(room, self._route))
         if found is None and self._outcome.clean:
-            return AzcopyTransferError(
-                FailureCode.CHANGED_WHILE_READ,
-                "azcopy skipped it: it changed or moved since it was checked",
-                "run the same command again",
-            )
+            said = "azcopy skipped it: it changed or moved since it was checked"
+            return BlobsyncError(said, hint="run the same command again", code=FailureCode.CHANGED_WHILE_READ)
         found = found or self._general()
         if found.status == 0 and expired(*self._credentials):
             found = ErrorDetails(403, "AuthenticationFailed", "the SAS has expired")

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from blobsync.azcopy.failure_reasons import AzcopyTransferError
 from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import BlobsyncError, ChecksumError, FailureCode, StorageError
 from blobsync.base.events import UnderWay
@@ -207,4 +206,4 @@ def _other_disk(error: BlobsyncError) -> BlobsyncError | None:
     cause = error.__cause__
     if not isinstance(cause, OSError) or cause.errno != errno.EXDEV:
         return None
-    return AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, f"{error.path}: its folder is on another disk")
+    return BlobsyncError(f"{error.path}: its folder is on another disk", code=FailureCode.AZCOPY_CANNOT_CARRY)

@@ -48,13 +48,16 @@ class FailureCode(str, Enum):
     exit_code: ExitCode
     retry: Retry
 
-    # The defaults are there for ``FailureCode("usage")`` as well, which looks one up by its value.
-    def __new__(
-        cls, value: str, sentence: str = "", exit_code: ExitCode = ExitCode.FAILED, retry: Retry = Retry.NONE
-    ) -> "FailureCode":
+    # The default is there for ``FailureCode("usage")`` as well, which looks one up by its value.
+    def __new__(cls, value: str, sentence: str = "", *rules: ExitCode | Retry) -> "FailureCode":
         code = str.__new__(cls, value)
         code._value_ = value
-        code.sentence, code.exit_code, code.retry = sentence, exit_code, retry
+        code.sentence, code.exit_code, code.retry = sentence, ExitCode.FAILED, Retry.NONE
+        for rule in rules:
+            if isinstance(rule, Retry):
+                code.retry = rule
+            else:
+                code.exit_code = rule
         return code
 
     def __str__(self) -> str:
@@ -91,33 +94,25 @@ class FailureCode(str, Enum):
     LOGIN_REQUIRED = "login_required", "not logged in to Azure", ExitCode.USAGE
     # The service and the network
     STORAGE_ERROR = "storage_error", "the service rejected the request"
-    STORAGE_UNREACHABLE = "storage_unreachable", "the service cannot be reached", ExitCode.FAILED, Retry.AT_THE_END
+    STORAGE_UNREACHABLE = "storage_unreachable", "the service cannot be reached", Retry.AT_THE_END
     ACCESS_DENIED = "access_denied", "the service denied access with this credential", ExitCode.USAGE
     CONTAINER_NOT_FOUND = "container_not_found", "the container does not exist", ExitCode.USAGE
     BLOB_NOT_FOUND = "blob_not_found", "the blob does not exist", ExitCode.NOTHING_MATCHED
     CHANGED_MEANWHILE = "changed_meanwhile", "the blob was changed by someone else since the plan was made"
-    SERVICE_BUSY = (
-        *("service_busy", "the service is busy or failing, after all retries"),
-        *(ExitCode.FAILED, Retry.AT_THE_END),
-    )
+    SERVICE_BUSY = "service_busy", "the service is busy or failing, after all retries", Retry.AT_THE_END
     CHECKSUM_MISMATCH = (
-        *("checksum_mismatch", "the bytes that arrived are not the bytes that were sent"),
-        *(ExitCode.FAILED, Retry.DIRECT_AFTER_AZCOPY),
+        "checksum_mismatch",
+        "the bytes that arrived are not the bytes that were sent",
+        Retry.DIRECT_AFTER_AZCOPY,
     )
-    COPY_SOURCE_REFUSED = (
-        *("copy_source_refused", "the destination's service cannot read the source"),
-        *(ExitCode.FAILED, Retry.RELAY),
-    )
+    COPY_SOURCE_REFUSED = "copy_source_refused", "the destination's service cannot read the source", Retry.RELAY
     # Files of a transfer
     LOCAL_FILE = "local_file", "local disk or file system error"
     DISK_FULL = "disk_full", "no space is left on the disk, or the quota is used up"
     DISK_TOO_SMALL = "disk_too_small", "the disk has less free space than a download needs", ExitCode.USAGE
     UNSAFE_NAME = "unsafe_name", "a name is not safe to use as a local path"
     UNREADABLE = "unreadable", "a file or folder of the source cannot be read"
-    CHANGED_WHILE_READ = (
-        *("changed_while_read", "the source changed while it was being read"),
-        *(ExitCode.FAILED, Retry.DIRECT),
-    )
+    CHANGED_WHILE_READ = "changed_while_read", "the source changed while it was being read", Retry.DIRECT
     MISSING_AFTER_TRANSFER = "missing_after_transfer", "the file is missing at the destination after the transfer"
     SIZE_MISMATCH = "size_mismatch", "the file's size differs at the destination"
     MD5_MISSING = "md5_missing", "the file arrived without an MD5 to check"
@@ -132,13 +127,8 @@ class FailureCode(str, Enum):
     SPREAD_REFUSED = "spread_refused", "a node of the cluster cannot take part in the transfer"
     SPREAD_BUSY = "spread_busy", "another command moves files to the same folder with `--nodes`", ExitCode.PARTIAL
     # Programs
-    AZCOPY_FAILED = (
-        "azcopy_failed",
-        "azcopy failed on a file, or exited too early",
-        ExitCode.FAILED,
-        Retry.DIRECT_AFTER_AZCOPY,
-    )
-    AZCOPY_CANNOT_CARRY = "azcopy_cannot_carry", "azcopy would lose or change this file", ExitCode.FAILED, Retry.DIRECT
+    AZCOPY_FAILED = "azcopy_failed", "azcopy failed on a file, or exited too early", Retry.DIRECT_AFTER_AZCOPY
+    AZCOPY_CANNOT_CARRY = "azcopy_cannot_carry", "azcopy would lose or change this file", Retry.DIRECT
     AZCOPY_NOT_FOUND = "azcopy_not_found", "azcopy is not installed", ExitCode.USAGE
     AZCOPY_VERSION = "azcopy_version", "azcopy is too old, or cannot run here", ExitCode.USAGE
     AZCOPY_INSTALL = "azcopy_install", "azcopy could not be installed"
@@ -185,11 +175,16 @@ class BlobsyncError(Exception):
 
     code: FailureCode = FailureCode.ERROR
 
-    def __init__(self, message: str, *, hint: str | None = None, path: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, path: str | None = None, code: FailureCode | None = None
+    ) -> None:
+        """``code`` takes the place of the class's."""
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.path = path
+        if code is not None:
+            self.code = code
 
     @property
     def exit_code(self) -> ExitCode:

@@ -250,9 +250,7 @@ class Keeper:
     def _raise_if_everywhere(self, given: Files, failures: Sequence[FileFailure]) -> None:
         if given and len(failures) >= len(given) and all(each.code in EVERYWHERE for each in failures):
             first = failures[0]
-            error = BlobsyncError(first.message, hint=first.hint)
-            error.code = first.code
-            raise error
+            raise BlobsyncError(first.message, hint=first.hint, code=first.code)
 
     def _settle_accounts(self, given: Files, failures: Sequence[FileFailure]) -> None:
         """What was given has arrived, unless it failed; that is tried again later."""

@@ -40,12 +40,6 @@ _FOR_THE_NEXT = frozenset({FailureCode.STORAGE_UNREACHABLE, FailureCode.SERVICE_
 AGAIN = "run the same command again: verified files are skipped"
 
 
-class SpreadRefusedError(BlobsyncError):
-    """A node of the transfer cannot work."""
-
-    code = FailureCode.SPREAD_REFUSED
-
-
 class Tasks(Protocol):
     """The tasks of one run: a job of any kind of cluster, and where their documents are."""
 
@@ -119,7 +113,7 @@ class SpreadEngine:
         self._shares: dict[tuple[str, str], _Share] = {}
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
-        """See :class:`blobsync.transfer.engines.Engine`. Raises ``SpreadRefusedError`` if a node cannot work, and what
+        """See :class:`blobsync.transfer.engines.Engine`. Raises ``BlobsyncError`` if a node cannot work, and what
         the job's cluster raises."""
         away = [action for action in task.actions if can_be_in_shard(action, task.part.route)]
         if not away or task.again:
@@ -242,7 +236,7 @@ class _Run:
 
     def hear(self, *, at_last: bool = False) -> bool:
         """Read new records; returns whether no task is without one. ``at_last``: what a task that was stopped has
-        recorded counts, too. Raises ``SpreadRefusedError``."""
+        recorded counts, too. Raises ``BlobsyncError`` for a node that cannot work."""
         names = [name for name in self.tasks.place.names("records") if name in self._waiting]
         read = side_by_side(lambda name: self.tasks.place.read(f"records/{name}"), names, _THREADS)
         for name, body in zip(names, read, strict=True):
@@ -302,9 +296,8 @@ class _Run:
     def _refuse(self, shard: Shard, refused: Refused) -> None:
         part = self._of[shard.source, shard.destination].part
         has_disk = isinstance(part.source, LocalLocation) or isinstance(part.destination, LocalLocation)
-        raise SpreadRefusedError(
-            f"task {shard.number} cannot take part: {refused.why}", hint=_NOT_SHARED if has_disk else _HERE
-        )
+        said, hint = f"task {shard.number} cannot take part: {refused.why}", _NOT_SHARED if has_disk else _HERE
+        raise BlobsyncError(said, hint=hint, code=FailureCode.SPREAD_REFUSED)
 
 
 def _verify(share: _Share, task: MoveTask, listener: Listener) -> None:

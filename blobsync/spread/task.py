@@ -61,12 +61,6 @@ class Tools(NamedTuple):
     engine: Engine
 
 
-class TaskMissingError(BlobsyncError):
-    """A task has no shard that was sealed for it."""
-
-    code = FailureCode.NOT_REPORTED
-
-
 @dataclass(slots=True)
 class Task:
     """Task ``number`` of the run at ``place``. ``workers`` processes share it, each with its own ``tools`` and an equal
@@ -85,13 +79,13 @@ class Task:
 
     def run(self) -> bool:
         """Carry the shard out and write the record; returns whether that is complete. After Ctrl-C the record has what
-        is known by then. Raises ``TaskMissingError``, and what the store raises."""
+        is known by then. Raises ``BlobsyncError`` without a shard that was sealed for it, and what the
+        store raises."""
         name = f"records/{task_name(self.number)}"
         body = self.place.read(f"shards/{task_name(self.number)}")
         if body is None:
-            raise TaskMissingError(
-                f"{self.place.shown}shards/{task_name(self.number)} is not there as it was left: the task ends"
-            )
+            said = f"{self.place.shown}shards/{task_name(self.number)} is not there as it was left: the task ends"
+            raise BlobsyncError(said, code=FailureCode.NOT_REPORTED)
         shard = read_shard(body)
         if self._earlier(name, shard):
             self.log(f"task {self.number} is done already")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import FailureCode, FileFailure, TooManyTasksError
+from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, TooManyTasksError
 from blobsync.base.events import FilesCounted
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
@@ -26,7 +26,6 @@ from blobsync.spread.spread_engine import (
     JOBS,
     Cutter,
     SpreadEngine,
-    SpreadRefusedError,
     cut_all,
     with_fewer_tasks,
 )
@@ -243,8 +242,9 @@ def test_a_task_that_refuses_ends_the_transfer_with_what_it_said(task: MoveTask,
         job.place.write(f"records/{task_name(1)}", record_body([Refused("n2: another disk"), ShardDone(1)]))
 
     jobs.do = do
-    with pytest.raises(SpreadRefusedError, match="task 1 cannot take part: n2: another disk") as refused:
+    with pytest.raises(BlobsyncError, match="task 1 cannot take part: n2: another disk") as refused:
         _run(jobs, task)
+    assert refused.value.code is FailureCode.SPREAD_REFUSED
     assert "file system that all nodes share" in (refused.value.hint or "") and jobs.jobs[0].stopped
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import FailureCode, StorageError
+from blobsync.base.errors import BlobsyncError, FailureCode, StorageError
 from blobsync.base.events import Listener, Note
 from blobsync.base.file_states import RemoteState
 from blobsync.base.locations import LocalLocation
@@ -20,7 +20,7 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, ShardDone, read_body
 from blobsync.spread.shared_store import FolderStore, SealedStore
-from blobsync.spread.task import TaskMissingError, task_name
+from blobsync.spread.task import task_name
 from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import copy, download, upload
@@ -186,7 +186,7 @@ def test_without_its_own_sealed_shard_a_task_does_nothing(
         file.write_bytes(left or b"")
     if left is None:
         file.unlink()
-    with pytest.raises(TaskMissingError, match="is not there as it was left"):
+    with pytest.raises(BlobsyncError, match="is not there as it was left"):
         task_of(place, 0, [task.part]).run()
     assert not place.names("records") and not store_of(task).blobs
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.azcopy.failure_reasons import AzcopyTransferError
 from blobsync.base.errors import (
     BlobNotFoundError,
     BlobsyncError,
@@ -123,7 +122,7 @@ def test_damage_that_does_not_end_is_a_failure() -> None:
     "error",
     [
         SasExpiredError("expired"),
-        AzcopyTransferError(FailureCode.SAS_EXPIRED, "azcopy says that it is expired"),
+        BlobsyncError("azcopy says that it is expired", code=FailureCode.SAS_EXPIRED),
         DiskFullError("/p/a: No space left on device"),
     ],
 )
