@@ -147,14 +147,15 @@ class _PlainLoader(yaml.SafeLoader):
         if max(self._depth, self.flow_level + len(self.indents)) > _MAX_DEPTH:
             raise RecursionError
         self._depth += 1
+        is_alias = self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
         self._depth -= 1
         if node is not None and not self._is_plain(node):
             tag = ascii(node.tag.replace("tag:yaml.org,2002:", "!!"))[1:60].rstrip("'")
             said = f"{tag} is not allowed in a configuration"
             raise yaml.MarkedYAMLError(problem=said, problem_mark=node.start_mark)
-        if node is not None and node not in self._sizes:
-            # A node around this one has no size yet; `_walk` refuses it.
+        # An alias of a node around it has no size yet; `_walk` refuses it, but merges keys before.
+        if node is not None and not is_alias:
             size = self._sizes[node] = 1 + sum(self._sizes.get(part, 0) for part in _parts(node))
             if size > _MAX_VALUES:
                 # Each level of aliases, of a few bytes, multiplies the size of the one before.

@@ -82,6 +82,17 @@ def test_refusals(text: str, message: str) -> None:
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("itself", ["", "a: *L, "], ids=["plain", "each level refers to itself"])
+def test_keys_that_merges_multiply_are_refused_before_they_are_merged(itself: str) -> None:
+    # Older releases of PyYAML copy the keys of a merged mapping as often as it is named: here 10 ** 6 times.
+    text = "&l0 {b: 1}"
+    for number in range(1, 7):
+        below, own = f"l{number - 1}", itself.replace("L", f"l{number}")
+        text = f"&l{number} {{{own}<<: [{text}{f', *{below}' * 9}]}}"
+    with pytest.raises(ConfigError, match=r"^f\.yaml:1: expands to more than 100,000 values with its aliases$"):
+        parse_document(f"<<: {text}\n", "f.yaml")
+
+
 def test_a_yaml_error_never_quotes_the_file() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_document("account_key: SENTINEL== x: y\n", "f.yaml")
