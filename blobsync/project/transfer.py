@@ -137,7 +137,11 @@ def _apart(work: Callable[[], object]) -> None:
         finally:
             ended.release()
 
-    _thread.start_new_thread(run, ())
+    try:
+        _thread.start_new_thread(run, ())
+    except RuntimeError:
+        # The first releases of Python 3.12 start no thread for functions of ``atexit``.
+        run()
     # Python sees a signal that comes in the instant before it blocks only when it wakes up.
     while not ended.acquire(timeout=1):
         pass

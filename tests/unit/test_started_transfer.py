@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import select
 import signal
@@ -69,6 +70,24 @@ def test_the_result_is_what_upload_returns(opened: Opened) -> None:
     opened.write("data/b", b"two")
     assert opened.project.start(opened.project.plan_upload("data")).result(PATIENCE).transferred == 1
     assert [entry.kind for entry in opened.project.history()] == ["upload", "download", "upload"]
+
+
+def test_where_no_thread_can_be_started_the_result_is_waited_for_here(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in functions of ``atexit``, of which one stops what still runs.
+    def refuse(*given: object) -> int:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    opened.write("data/a", b"one")
+    gate = Gate(opened, writes)
+    transfer = opened.project.start_upload("data")
+    assert gate.reached.wait(PATIENCE)
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    with pytest.raises(FutureTimeoutError):
+        transfer.result(0)
+    gate.open.set()
+    assert transfer.result(PATIENCE).transferred == 1
 
 
 def test_what_upload_raises_the_result_raises(opened: Opened) -> None:
