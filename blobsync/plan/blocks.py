@@ -193,7 +193,7 @@ def for_engine(parts: tuple[PlanPart, ...], engine: str) -> tuple[tuple[PlanPart
     spared = totals_of(parts).spared_files
     if engine != "azcopy" or not spared:
         return parts, ()
-    whole = (actions_of(part.actions).changed(_in_whole) for part in parts)
+    whole = (actions_of(part.actions).replaced(map(_in_whole, part.actions)) for part in parts)
     files = "1 file is" if spared == 1 else f"{spared:,} files are"
     return tuple(replace(part, actions=actions) for part, actions in zip(parts, whole, strict=True)), (
         f"{files} at the destination in part, and azcopy moves all of it again: --engine direct moves what is missing",
@@ -231,7 +231,7 @@ def _with_bytes(part: PlanPart, live: LivePart, left: dict[str, tuple[Unfinished
     there = {action.path: left[path][1] for path, action in places(live, left) if goes_on(live, action, left[path][0])}
     if not there:
         return part
-    found = actions_of(part.actions).changed(lambda each: each._replace(on_record=there.get(each.path, 0)))
+    found = actions_of(part.actions).replaced(each._replace(on_record=there.get(each.path, 0)) for each in part.actions)
     return replace(part, actions=found)
 
 

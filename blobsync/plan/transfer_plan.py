@@ -7,7 +7,7 @@ are on the disk.
 import enum
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import islice
@@ -225,12 +225,8 @@ class Actions(ReadInOrder[FileAction]):
         self._rows.extend(actions)
         self.totals.add(actions)
 
-    def changed(self, change: Callable[[FileAction], FileAction]) -> "Actions":
-        """The same files with changed actions."""
-        return self.replaced(map(change, self))
-
     def replaced(self, actions: Iterable[FileAction]) -> "Actions":
-        """Replace the actions of these files."""
+        """The same files with these actions."""
         other = Actions(self._spill, on_disk=self.is_on_disk)
         for batch in batches_of(actions, self._spill.batch):
             other.extend(batch)

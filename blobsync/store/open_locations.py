@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, PlanFileError
 from blobsync.base.file_states import FileState, RemoteState
@@ -84,21 +84,13 @@ def with_md5(end: OpenBlob, path: str, state: FileState) -> FileState:
 Connect = Callable[[StorageAccount], BlobStore]
 
 
-@runtime_checkable
-class Counted(Protocol):
-    """A store that counts its requests."""
-
-    @property
-    def requests(self) -> Mapping[str, int]: ...
-
-
 class Connections:
     """Creates stores on first use and keeps them; creating one uses no network."""
 
     def __init__(self, clusters: Sequence[Cluster], connect: Connect) -> None:
         self._connect = connect
         self._stores: dict[BlobContainer, BlobStore] = {}
-        self._counting: list[Counted] = []
+        self._opened: list[BlobStore] = []
         self._accounts: dict[BlobContainer, StorageAccount] = {}
         for cluster in clusters:
             code = [cluster.code.account] if cluster.code else []
@@ -118,14 +110,13 @@ class Connections:
     def store(self, container: BlobContainer) -> BlobStore:
         """The store of a container."""
         if container not in self._stores:
-            store = self._stores[container] = self._connect(self.account(container))
-            if isinstance(store, Counted):
-                self._counting.append(store)
+            self._stores[container] = self._connect(self.account(container))
+            self._opened.append(self._stores[container])
         return self._stores[container]
 
     def requests(self) -> Counter[str]:
-        """The number of requests of all stores so far: write, list, read, delete."""
-        return sum((Counter(store.requests) for store in self._counting), Counter[str]())
+        """The number of requests of all stores that count them so far: write, list, read, delete."""
+        return sum((Counter(getattr(store, "requests", ())) for store in self._opened), Counter[str]())
 
     def check(self, location: BlobLocation, needs: str) -> tuple[str, ...]:
         """Check early whether the credential has the needed rights; returns warnings.

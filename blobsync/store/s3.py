@@ -475,27 +475,28 @@ def _failure(shown: str, error: Exception) -> BlobsyncError:
 def _refusal(shown: str, reply: Mapping[str, Any]) -> BlobsyncError:
     code = str(reply.get("Error", {}).get("Code", ""))[:60]
     status = int(reply.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    said = f"{shown}: the service answers {code or status}"
-    words: dict[str, Any] = {"status": status, "service_code": code if code.isascii() and code.isprintable() else ""}
-    if code == "NoSuchBucket":
-        return ContainerNotFoundError(f"{shown}: there is no such bucket", **words)
-    if status == 404:
-        return BlobNotFoundError(f"{shown}: there is no such object", **words)
-    if status == 412:
-        return PreconditionFailedError(f"{shown} is another version now", **words)
-    if status in (429, 503) or code in _BUSY:
-        return ThrottledError(said, **words)
-    if code in _EXPIRED:
-        return AccessDeniedError(f"{shown}: your credentials have ended", hint=_AGAIN, **words)
-    if code == "InvalidObjectState":
-        return AccessDeniedError(f"{shown}: it is archived", hint="restore it first", **words)
-    if status in (301, 307) or code == "AuthorizationHeaderMalformed":
-        region = reply.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("x-amz-bucket-region", "")
-        known = f": {region}" if re.fullmatch(r"[a-z0-9-]{1,40}", region) else ""
-        return StorageError(f"{shown}: the bucket is in another region{known}", hint="set region", **words)
-    if status in (401, 403):
-        hint = "your credentials may not read this; the aws command line with the same profile shows the same"
-        return AccessDeniedError(said, hint=hint, **words)
-    if status >= 500:
-        return ThrottledError(said, **words)
-    return StorageError(said, **words)
+    region = reply.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("x-amz-bucket-region", "")
+    known = f": {region}" if re.fullmatch(r"[a-z0-9-]{1,40}", region) else ""
+    said = f": the service answers {code or status}"
+    no_right = "your credentials may not read this; the aws command line with the same profile shows the same"
+    # The first that applies.
+    kinds: tuple[tuple[bool, type[StorageError], str, str | None], ...] = (
+        (code == "NoSuchBucket", ContainerNotFoundError, ": there is no such bucket", None),
+        (status == 404, BlobNotFoundError, ": there is no such object", None),
+        (status == 412, PreconditionFailedError, " is another version now", None),
+        (status in (429, 503) or code in _BUSY, ThrottledError, said, None),
+        (code in _EXPIRED, AccessDeniedError, ": your credentials have ended", _AGAIN),
+        (code == "InvalidObjectState", AccessDeniedError, ": it is archived", "restore it first"),
+        (
+            status in (301, 307) or code == "AuthorizationHeaderMalformed",
+            StorageError,
+            f": the bucket is in another region{known}",
+            "set region",
+        ),
+        (status in (401, 403), AccessDeniedError, said, no_right),
+        (status >= 500, ThrottledError, said, None),
+        (True, StorageError, said, None),
+    )
+    _, kind, text, hint = next(row for row in kinds if row[0])
+    shown_code = code if code.isascii() and code.isprintable() else ""
+    return kind(f"{shown}{text}", hint=hint, status=status, service_code=shown_code)

@@ -42,6 +42,7 @@ from blobsync.store.protocol import (
     Sent,
     sha256_of_block,
 )
+from tests.fakes.store import deleted_singly
 
 _NO_PROPERTIES = BlobProperties()
 
@@ -217,14 +218,7 @@ class SdkBlobStore:
         return True
 
     def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        failures = {}
-        for name in names:
-            try:
-                self.delete(name, etag=(etags or {}).get(name))
-            except StorageError as error:
-                if self.head(name) is not None:
-                    failures[name] = error.message
-        return failures
+        return deleted_singly(self, names, etags or {})
 
     def _there(self, name: str) -> BlobInfo:
         found = self.head(name)

@@ -160,16 +160,8 @@ def test_a_url_opens_the_object_to_whoever_has_it(store: S3Store, server: S3Serv
 
 
 def test_no_such_bucket(server: S3Server) -> None:
-    client: Any = boto3.client(
-        "s3",
-        endpoint_url=server.url,
-        region_name="us-east-1",
-        aws_access_key_id=KEYS["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=KEYS["AWS_SECRET_ACCESS_KEY"],
-        config=Config(s3={"addressing_style": "path"}),
-    )
     with pytest.raises((ContainerNotFoundError, BlobNotFoundError)):
-        list(S3Store(Bucket.at("nothing-here", server.url), lambda: client).list_blobs())
+        list(S3Store(Bucket.at("nothing-here", server.url), lambda: S3Server(server.url).client).list_blobs())
 
 
 def test_a_wrong_key_is_refused(store: S3Store, server: S3Server, request: pytest.FixtureRequest) -> None:

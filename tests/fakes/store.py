@@ -26,6 +26,7 @@ from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
     BlobProperties,
+    BlobStore,
     Block,
     BlockKind,
     BlockList,
@@ -340,14 +341,7 @@ class MemoryStore:
             return self.blobs.pop(name, None) is not None
 
     def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        failures = {}
-        for name in names:
-            try:
-                self.delete(name, etag=(etags or {}).get(name))
-            except StorageError as error:
-                if self.head(name) is not None:
-                    failures[name] = error.message
-        return failures
+        return deleted_singly(self, names, etags or {})
 
     # -- private ------------------------------------------------------------------------------------------
 
@@ -417,6 +411,18 @@ class MemoryStore:
         raise CopySourceRefusedError(
             "the service is not allowed to read the source", service_code="CannotVerifyCopySource"
         )
+
+
+def deleted_singly(store: BlobStore, names: Sequence[str], etags: Mapping[str, str]) -> Mapping[str, str]:
+    """``delete_many`` of a store without batches."""
+    failures = {}
+    for name in names:
+        try:
+            store.delete(name, etag=etags.get(name))
+        except StorageError as error:
+            if store.head(name) is not None:
+                failures[name] = error.message
+    return failures
 
 
 class MemoryReader:

@@ -53,8 +53,11 @@ def md5(body: bytes) -> str:
     return base64.b64encode(hashlib.md5(body).digest()).decode()
 
 
+Opened = Callable[..., RestBlobStore]
+
+
 @pytest.fixture(params=["curl", "urllib3"])
-def open_store(request: pytest.FixtureRequest) -> Callable[..., RestBlobStore]:
+def open_store(request: pytest.FixtureRequest) -> Opened:
     """A store for a script, with the tests' own CRC64."""
 
     def opened(script: Script, found: Crc64 | None = crc64) -> RestBlobStore:
@@ -105,9 +108,7 @@ def test_the_package_computes_what_the_definition_says(size: int) -> None:
     assert {body: told(body, found) for body in RECORDED} == RECORDED
 
 
-def test_a_service_that_answers_with_the_crc64_gets_it_with_every_block(
-    open_store: Callable[..., RestBlobStore],
-) -> None:
+def test_a_service_that_answers_with_the_crc64_gets_it_with_every_block(open_store: Opened) -> None:
     bodies = [b"one", b"two", b""]
     with scripted([checked(body) for body in bodies]) as script:
         store = open_store(script)
@@ -130,7 +131,7 @@ def test_a_service_that_answers_with_the_crc64_gets_it_with_every_block(
     ids=["no word", "another", "empty", "Azurite", "unknown header", "read in another way", "not implemented"],
 )
 def test_without_a_matching_answer_the_block_is_sent_again_with_an_md5_as_are_all_others(
-    open_store: Callable[..., RestBlobStore], answer: Step
+    open_store: Opened, answer: Step
 ) -> None:
     with scripted([answer, UNCHECKED, UNCHECKED]) as script:
         store = open_store(script)
@@ -140,14 +141,12 @@ def test_without_a_matching_answer_the_block_is_sent_again_with_an_md5_as_are_al
     assert script.seen[0].target == script.seen[1].target
 
 
-def test_what_damaged_an_unchecked_block_is_found_by_the_md5(open_store: Callable[..., RestBlobStore]) -> None:
+def test_what_damaged_an_unchecked_block_is_found_by_the_md5(open_store: Opened) -> None:
     with scripted([UNCHECKED, refused(400, "Md5Mismatch")]) as script, pytest.raises(ChecksumError):
         open_store(script).put_block("a", "AAAA", b"one")
 
 
-def test_a_service_that_stops_answering_with_the_crc64_gets_md5_from_then_on(
-    open_store: Callable[..., RestBlobStore],
-) -> None:
+def test_a_service_that_stops_answering_with_the_crc64_gets_md5_from_then_on(open_store: Opened) -> None:
     with scripted([checked(b"one"), UNCHECKED, UNCHECKED, UNCHECKED]) as script:
         store = open_store(script)
         for body in (b"one", b"two", b"three"):
@@ -155,9 +154,7 @@ def test_a_service_that_stops_answering_with_the_crc64_gets_md5_from_then_on(
     assert sent(script) == [(b"one", "CRC64"), (b"two", "CRC64"), (b"two", "MD5"), (b"three", "MD5")]
 
 
-def test_a_damaged_block_is_a_checksum_error_and_the_next_has_a_crc64(
-    open_store: Callable[..., RestBlobStore],
-) -> None:
+def test_a_damaged_block_is_a_checksum_error_and_the_next_has_a_crc64(open_store: Opened) -> None:
     with scripted([checked(b"one"), refused(400, "Crc64Mismatch"), checked(b"two")]) as script:
         store = open_store(script)
         store.put_block("a", "AAAA", b"one")
@@ -179,7 +176,7 @@ def test_a_damaged_block_is_a_checksum_error_and_the_next_has_a_crc64(
     ids=["no right", "no container", "no answer"],
 )
 def test_a_failure_that_says_nothing_about_the_crc64_decides_nothing(
-    open_store: Callable[..., RestBlobStore], steps: list[Step], kind: type[BlobsyncError]
+    open_store: Opened, steps: list[Step], kind: type[BlobsyncError]
 ) -> None:
     with scripted(steps) as script:
         store = open_store(script)
@@ -191,13 +188,13 @@ def test_a_failure_that_says_nothing_about_the_crc64_decides_nothing(
     assert {how for _, how in sent(script)} == {"CRC64"}
 
 
-def test_a_retried_block_keeps_its_crc64(open_store: Callable[..., RestBlobStore]) -> None:
+def test_a_retried_block_keeps_its_crc64(open_store: Opened) -> None:
     with scripted([refused(503, "ServerBusy"), refused(500, "InternalError"), checked(b"one")]) as script:
         open_store(script).put_block("a", "AAAA", b"one")
     assert sent(script) == [(b"one", "CRC64")] * 3
 
 
-def test_azurite_is_known_by_its_first_answer_and_gets_md5_alone(open_store: Callable[..., RestBlobStore]) -> None:
+def test_azurite_is_known_by_its_first_answer_and_gets_md5_alone(open_store: Opened) -> None:
     azurite = Step(404, headers={"Server": "Azurite-Blob/3.35.0", "x-ms-error-code": "BlobNotFound"})
     with scripted([azurite, UNCHECKED]) as script:
         store = open_store(script)
@@ -206,7 +203,7 @@ def test_azurite_is_known_by_its_first_answer_and_gets_md5_alone(open_store: Cal
     assert _check(script.seen[1]) == "MD5"
 
 
-def test_without_the_package_blocks_have_an_md5(open_store: Callable[..., RestBlobStore]) -> None:
+def test_without_the_package_blocks_have_an_md5(open_store: Opened) -> None:
     with scripted([UNCHECKED]) as script:
         open_store(script, None).put_block("a", "AAAA", b"one")
     assert sent(script) == [(b"one", "MD5")]

@@ -54,16 +54,11 @@ from blobsync.transfer.carry_out import carry_out
 from blobsync.transfer.engines import CollectedReport, Engine, Engines, Moved, MoveReport, MoveTask
 from tests.fakes import liars
 from tests.fakes.liars import LyingEngine
-from tests.fakes.project_context import World, account, cluster
+from tests.fakes.project_context import World, account
 from tests.fakes.store import MemoryStore, Request
 
 AZCOPY = TransferOptions(engine="azcopy")
 FILES = {"a": b"aaa", "b": b"bb", "sub/c": b""}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "project", cluster("eu", data=account("eu")), cluster("us", data=account("us")))
 
 
 def write(world: World, files: dict[str, bytes]) -> None:

@@ -31,11 +31,6 @@ from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "project", cluster("eu", data=account("eu")), cluster("us", data=account("us")))
-
-
 def here(world: World) -> dict[str, bytes]:
     root = world.root / "data"
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}

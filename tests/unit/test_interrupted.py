@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import time
-from pathlib import Path
 
 import pytest
 
@@ -13,16 +12,11 @@ from blobsync.base.errors import TransferCancelledError
 from blobsync.base.events import BytesMoved, BytesReused, Listener
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.transfer.engines import MoveReport, MoveTask
-from tests.fakes.project_context import World, account, cluster
+from tests.fakes.project_context import World
 from tests.fakes.store import Request
 from tests.fakes.tasks import RecordingListener
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "project", cluster("eu", data=account("eu")))
 
 
 def place(world: World, command: str, files: dict[str, bytes]) -> None:

@@ -18,14 +18,9 @@ from blobsync.plan.transfer_plan import Action, TransferPlan
 from blobsync.project.killed_runs import forget_killed_runs, record_killed_runs
 from blobsync.transfer.carry_out import carry_out
 from blobsync.transfer.engines import CollectedReport, Engine, Engines, Moved, MoveTask
-from tests.fakes.project_context import SILENT, World, account, cluster
+from tests.fakes.project_context import SILENT, World
 
 _BLOCKS = 5 << 20
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "project", cluster("eu", data=account("eu")), cluster("us", data=account("us")))
 
 
 @pytest.fixture

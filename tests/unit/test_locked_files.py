@@ -48,13 +48,18 @@ def here(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def commit(opened: Opened, other: Opened) -> None:
+    """Give the lock to the other checkout."""
+    for name in (lock_name("data/v"), list_name("data/v")):
+        other.write(name, (opened.root / name).read_bytes())
+
+
 @pytest.fixture
 def other(opened: Opened, tmp_path: Path) -> Iterator[Opened]:
     """Another checkout: the lock, and no data."""
     other = Opened(tmp_path / "other")
     other.store = opened.store
-    for name in (lock_name("data/v"), list_name("data/v")):
-        other.write(name, (opened.root / name).read_bytes())
+    commit(opened, other)
     yield other
     other.project.close()
 
@@ -171,8 +176,7 @@ def test_versions_that_cannot_be_listed_are_no_versions(opened: Opened, other: O
 def test_a_blob_without_an_md5_is_brought_as_the_version_that_was_locked(opened: Opened, other: Opened) -> None:
     opened.store.add("store/data/v/odd", b"odd", with_md5=False)
     opened.project.lock("data/v", compare_content=True)
-    for name in (lock_name("data/v"), list_name("data/v")):
-        other.write(name, (opened.root / name).read_bytes())
+    commit(opened, other)
     assert other.project.download("data/v", locked=True).ok
     assert here(other.root) == {**BODIES, "odd": b"odd"}
     (other.root / "data/v/odd").unlink()
@@ -194,8 +198,7 @@ def test_large_files_come_from_their_versions(opened: Opened, other: Opened) -> 
     opened.write("data/v/large", large)
     assert opened.project.upload("data/v").ok
     opened.project.lock("data/v")
-    for name in (lock_name("data/v"), list_name("data/v")):
-        other.write(name, (opened.root / name).read_bytes())
+    commit(opened, other)
     opened.store.add("store/data/v/large", large[:-1] + b"x")
     assert other.project.download("data/v", locked=True).ok
     assert here(other.root)["large"] == large

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import MirrorRefusedError, StorageError, TransferCancelledError
+from blobsync.base.errors import MirrorRefusedError, StorageError
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action
 from blobsync.plan.transfer_result import TransferResult
@@ -143,20 +143,6 @@ def test_the_receipt_names_what_was_deleted(command: str, world: World) -> None:
     else:
         assert (gone["path"], gone["size"]) == ("data/here", 9)
     assert receipt(result)["deletions_not_known"] == []
-
-
-def test_an_interrupt_while_deleting_leaves_a_receipt(world: World) -> None:
-    def interrupt(request: Request) -> None:
-        if request.operation == "delete":
-            raise KeyboardInterrupt
-
-    world.store("eu").before = interrupt
-    with pytest.raises(TransferCancelledError):
-        world.run("u", "data", options=MIRROR)
-    last = max((world.root / "receipts").glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
-    found = json.loads(last.read_text())
-    assert (found["interrupted"], found["deleted_files"]) == (True, [])
-    assert [each["path"] for each in found["deletions_not_known"]] == ["data/there"]
 
 
 def test_a_plan_that_deletes_too_much_can_be_shown_but_not_applied(world: World) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,8 @@ from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Shape
 from blobsync.project.removal import Deletion, find_blob, remove
 from blobsync.store.open_locations import OpenBlob
-from tests.fakes.project_context import World, account, cluster
+from tests.fakes.project_context import World
 from tests.fakes.store import Request
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "project", cluster("eu", data=account("eu")))
 
 
 def write(world: World, *names: str) -> None:
@@ -169,19 +163,7 @@ def test_one_blob_is_removed_and_nothing_below_it(world: World, tmp_path: Path) 
             find(world, path)
 
 
-@pytest.fixture
-def receipt_of(world: World, tmp_path: Path) -> Callable[[], dict[str, object]]:
-    def read() -> dict[str, object]:
-        (file,) = tmp_path.glob("*.json")
-        found: dict[str, object] = json.loads(file.read_text())
-        return found
-
-    return read
-
-
-def test_an_interrupted_removal_leaves_a_receipt(
-    world: World, tmp_path: Path, receipt_of: Callable[[], dict[str, object]]
-) -> None:
+def test_an_interrupted_removal_leaves_a_receipt(world: World, tmp_path: Path) -> None:
     world.store("eu").add("store/data/t", b"12345")
     deletions = find(world, "data/t")
 
@@ -192,6 +174,7 @@ def test_an_interrupted_removal_leaves_a_receipt(
     world.store("eu").before = interrupt
     with pytest.raises(KeyboardInterrupt):
         remove(world.context().connections, world.index, [deletions], SilentListener(), tmp_path, "eu")
-    receipt = receipt_of()
+    (file,) = tmp_path.glob("*.json")
+    receipt = json.loads(file.read_text())
     assert (receipt["interrupted"], receipt["deleted_files"]) == (True, [])
-    assert [each["path"] for each in receipt["deletions_not_known"]] == ["data/t"]  # type: ignore[attr-defined]
+    assert [each["path"] for each in receipt["deletions_not_known"]] == ["data/t"]

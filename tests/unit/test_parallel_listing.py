@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -27,11 +28,17 @@ DIVISIONS = st.tuples(st.integers(1, 8), st.integers(1, 5), st.integers(0, 4), s
 )
 
 
-def holding(*names: str) -> MemoryStore:
-    store = MemoryStore()
+S = TypeVar("S", bound=MemoryStore)
+
+
+def filled(store: S, *names: str) -> S:
     for name in names:
         store.add(name, name.encode())
     return store
+
+
+def holding(*names: str) -> MemoryStore:
+    return filled(MemoryStore(), *names)
 
 
 def listed(store: MemoryStore, division: Division, prefix: str = "t/") -> list[str]:
@@ -218,18 +225,12 @@ def test_ranges_of_names_have_no_gap_and_nothing_twice(
 ) -> None:
     if how in (folded_lower, folded_upper):
         names = {name for name in names if name.isascii()}
-    store = Ranging(how)
-    for name in (*names, "other"):
-        store.add(prefix + name, b"")
-    listed(store, division, prefix)
+    listed(filled(Ranging(how), *(prefix + name for name in (*names, "other"))), division, prefix)
 
 
 @given(st.sets(FLAT, max_size=60), DIVISIONS, st.sampled_from((by_folder, str.lower, str.upper)))
 def test_services_with_another_order_are_listed_whole(names: set[str], division: Division, order: Order) -> None:
-    store = Ranging(order=order)
-    for name in names:
-        store.add(f"t/{name}", b"")
-    listed(store, division)
+    listed(filled(Ranging(order=order), *(f"t/{name}" for name in names)), division)
 
 
 def ranges_of(store: MemoryStore, division: Division, prefix: str = "t/") -> list[str]:
@@ -239,10 +240,7 @@ def ranges_of(store: MemoryStore, division: Division, prefix: str = "t/") -> lis
 
 
 def ranging(*names: str) -> Ranging:
-    store = Ranging()
-    for name in names:
-        store.add(name, b"")
-    return store
+    return filled(Ranging(), *names)
 
 
 def test_a_flat_folder_is_cut_where_the_names_seen_so_far_differ_from_the_others() -> None:
@@ -273,9 +271,7 @@ class Stopping(Ranging):
 
 
 def test_a_service_may_stop_where_a_range_ends_unless_it_would_leave_capitals_out() -> None:
-    store = Stopping()
-    for name in (f"t/{first}{number:02}" for first in "37BXadz" for number in range(40)):
-        store.add(name, b"")
+    store = filled(Stopping(), *(f"t/{first}{number:02}" for first in "37BXadz" for number in range(40)))
     listed(store, Division(40))
     assert store.ends >= {"t/7", "t/d", "t/z"}
 
@@ -287,9 +283,7 @@ def test_a_range_that_would_be_empty_is_not_listed() -> None:
 
 
 def test_a_service_that_lists_from_the_beginning_is_asked_once() -> None:
-    store = Ranging(everything)
-    for number in range(100):
-        store.add(f"t/{number:02}", b"")
+    store = filled(Ranging(everything), *(f"t/{number:02}" for number in range(100)))
     listed(store, Division(40))
     # The whole listing, that from a name on, and the one that looks for subfolders.
     assert len(store.asked("list")) == 3

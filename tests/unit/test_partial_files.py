@@ -22,7 +22,7 @@ from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, Part, PlanPart, Route, TransferPlan, totals_of
 from blobsync.store.protocol import block_id_of
 from blobsync.transfer.engines import CollectedReport, MoveTask
-from tests.fakes.project_context import DEFAULTS, World, account, cluster
+from tests.fakes.project_context import DEFAULTS, World
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, index_key, moved_by, upload
 
@@ -314,11 +314,6 @@ def test_a_file_that_changes_during_its_upload_is_not_committed(place: Place) ->
 
 
 # -- what a plan shows ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "project", cluster("eu", data=account("eu")))
 
 
 def write(world: World, body: bytes, name: str = "a.bin") -> None:

@@ -51,7 +51,7 @@ def test_the_service_fetches_and_the_plan_says_so(world: World) -> None:
     add(world, "a", b"a")
     made = plan(world)
     assert made.engine.name == "direct" and "azcopy is not used" in made.engine.why
-    assert made.processes.count == 1 and not made.warnings
+    assert made.processes.count == plan(world, processes=4).processes.count == 1 and not made.warnings
     result = world.run("u", "data/x", copy=True)
     assert result.ok and result.transferred == 1 and world.store("eu").body("store/data/x/a") == b"a"
     assert actions(plan(world)) == {"a": Action.UNCHANGED}
@@ -169,11 +169,6 @@ def test_nodes_spread_what_the_service_fetches_and_nothing_else(world: World) ->
     assert plan(inside).engine.name == "relay" and plan(inside).engine.why == "it is inside your network"
     with pytest.raises(UsageError, match="go through this machine: it is inside your network"):
         plan(inside, nodes=2)
-
-
-def test_one_process_reads_it(world: World) -> None:
-    add(world, "a", b"a")
-    assert plan(world, processes=4).processes.count == 1
 
 
 def test_a_long_url_is_named_in_the_plan(world: World) -> None:

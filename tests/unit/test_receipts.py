@@ -37,16 +37,11 @@ from blobsync.transfer.ledger import (
     write_begun,
     write_removal,
 )
-from tests.fakes.project_context import World, account, cluster
+from tests.fakes.project_context import World
 
 MD5 = hashlib.md5(b"aaa").digest()
 OTHER = hashlib.md5(b"bb").digest()
 NOTHING: Deletions[tuple[LivePart, FileAction]] = Deletions((), ())
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "project", cluster("eu", data=account("eu")), cluster("us", data=account("us")))
 
 
 def planned(world: World, command: str = "u") -> tuple[TransferPlan, Ledger]:

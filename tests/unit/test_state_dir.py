@@ -309,7 +309,8 @@ def refused(project: Path, environ: dict[str, str]) -> UntrustedStateError:
     return caught.value
 
 
-def elsewhere(tmp_path: Path, environ: dict[str, str]) -> Path:
+@pytest.fixture
+def other(tmp_path: Path, environ: dict[str, str]) -> Path:
     """Another project, where the key was made."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
@@ -317,8 +318,7 @@ def elsewhere(tmp_path: Path, environ: dict[str, str]) -> Path:
     return folder
 
 
-def test_two_projects_have_two_names_and_ids(project: Path, environ: dict[str, str], tmp_path: Path) -> None:
-    other = elsewhere(tmp_path, environ)
+def test_two_projects_have_two_names_and_ids(project: Path, environ: dict[str, str], other: Path) -> None:
     assert open_state_dir(project, environ).root.name != open_state_dir(other, environ).root.name
     found = [trust_state(each, environ) for each in (project, other)]
     assert [each.is_new for each in found] == [False, False]
@@ -326,9 +326,8 @@ def test_two_projects_have_two_names_and_ids(project: Path, environ: dict[str, s
 
 
 def test_a_folder_without_a_seal_counts_only_after_the_users_word(
-    project: Path, environ: dict[str, str], tmp_path: Path
+    project: Path, environ: dict[str, str], other: Path
 ) -> None:
-    elsewhere(tmp_path, environ)
     folder = earlier_folder(project, environ)
     assert refused(project, environ).project is None
     assert refused(project, environ).folder == str(folder)
@@ -342,9 +341,8 @@ def test_a_folder_without_a_seal_counts_only_after_the_users_word(
 
 
 def test_doctor_names_a_folder_that_waits_for_the_users_word(
-    project: Path, environ: dict[str, str], tmp_path: Path
+    project: Path, environ: dict[str, str], other: Path
 ) -> None:
-    elsewhere(tmp_path, environ)
     folder = earlier_folder(project, environ)
     (told,) = examine_downloads(project, environ)
     assert told.status is CheckStatus.FAIL
@@ -356,9 +354,8 @@ def test_doctor_names_a_folder_that_waits_for_the_users_word(
     "forged", ["nothing", "garbage", "another key", "another folder", "a link", "a folder", "half"]
 )
 def test_no_seal_but_the_users_own_for_this_folder_counts(
-    forged: str, project: Path, environ: dict[str, str], tmp_path: Path
+    forged: str, project: Path, environ: dict[str, str], other: Path, tmp_path: Path
 ) -> None:
-    other = elsewhere(tmp_path, environ)
     real = open_state_dir(other, environ).root / SEAL_FILE
     folder = earlier_folder(project, environ)
     seal = folder / SEAL_FILE
@@ -428,17 +425,17 @@ def test_a_link_to_the_project_is_the_project(project: Path, environ: dict[str, 
 
 
 def test_a_folder_of_the_users_that_came_along_is_asked_about_too(
-    project: Path, environ: dict[str, str], tmp_path: Path
+    project: Path, environ: dict[str, str], other: Path, tmp_path: Path
 ) -> None:
     """The state of one project of the user's in the clone of another, which has none of its own."""
-    other = open_state_dir(elsewhere(tmp_path, environ), environ)
-    other.index_file.write_bytes(b"records")
-    shutil.copytree(other.root, project / ".blobsync" / other.root.name)
-    assert refused(project, environ).project == str(tmp_path / "elsewhere")
+    theirs = open_state_dir(other, environ)
+    theirs.index_file.write_bytes(b"records")
+    shutil.copytree(theirs.root, project / ".blobsync" / theirs.root.name)
+    assert refused(project, environ).project == str(other)
     # Beside the project's own it is ignored.
     shutil.rmtree(project / ".blobsync")
     state = open_state_dir(project, environ)
-    shutil.copytree(other.root, project / ".blobsync" / other.root.name)
+    shutil.copytree(theirs.root, project / ".blobsync" / theirs.root.name)
     assert open_state_dir(project, environ) == state
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,14 +17,9 @@ from blobsync.plan.transfer_plan import TransferPlan
 from blobsync.transfer.carry_out import Arrived, ByteTally, cancelled
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.ledger import Ledger
-from tests.fakes.project_context import World, account, cluster
+from tests.fakes.project_context import World
 
 SIZES = {"a": 1000, "b": 20, "c": 3}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "project", cluster("eu", data=account("eu")), cluster("us", data=account("us")))
 
 
 def planned(world: World, command: str, *names: str, engine: EngineName = "direct") -> tuple[TransferPlan, Ledger]:
