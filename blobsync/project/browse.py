@@ -103,37 +103,24 @@ def list_path(
             listing.only_blob(remote_state(blob))
         yield _entry(place.path, blob)
         return
-    found = False
-    hidden = tuple(f"{other.path}/" for other in inner)
-    for entry in _below(end, place.path, listing, spill, recursive=recursive):
-        if not entry.path.startswith(hidden) if hidden else True:
-            found = True
-            yield entry
-    for other in inner:
-        for entry in _nested(connections, place, other, remembering, spill, recursive=recursive):
-            found = True
-            yield entry
-    if not found:
+
+    def nested() -> Iterator[ListingEntry]:
+        for other in inner:
+            if recursive:
+                known = remembering(other) if remembering else None
+                yield from _below(connections.open(other.remote), other.path, known, spill, recursive=True)
+            elif "/" not in other.path[len(place.path) + 1 :]:
+                yield ListingEntry(f"{other.path}/")
+
+    own, hidden = _below(end, place.path, listing, spill, recursive=recursive), tuple(f"{one.path}/" for one in inner)
+    entries = chain((entry for entry in own if not entry.path.startswith(hidden)) if hidden else own, nested())
+    first = next(entries, None)
+    if first is None:
         if remembering is not None and not place.folder_only:
             remembering(place).only_blob(None)
         raise nothing_at(place, end)
-
-
-def _nested(
-    connections: Connections,
-    place: Resolution,
-    other: Resolution,
-    remembering: Callable[[Resolution], Listing] | None,
-    spill: Spill,
-    *,
-    recursive: bool,
-) -> Iterator[ListingEntry]:
-    """The entries that a folder entry below ``place`` adds."""
-    if recursive:
-        listing = remembering(other) if remembering else None
-        yield from _below(connections.open(other.remote), other.path, listing, spill, recursive=True)
-    elif "/" not in other.path[len(place.path) + 1 :]:
-        yield ListingEntry(f"{other.path}/")
+    yield first
+    yield from entries
 
 
 def blob_at(end: OpenBlob, place: Resolution) -> BlobInfo | None:

@@ -23,21 +23,6 @@ pytestmark = pytest.mark.e2e
 _MEGABYTE = 1_000_000
 # As azcopy 10.32 wrote it.
 _AZCOPY_BLOCK_ID = "MDAwMDDvDvAnNSdOun3ZFfpa8yKnMDAwMDAwMDAwMzAwMDAw"
-_KEYS = {
-    "route",
-    "engine",
-    "shape",
-    "planned",
-    "transferred",
-    "unchanged",
-    "newer_at_destination",
-    "deleted",
-    "failed",
-    "conflicts",
-    "bytes_transferred",
-    "seconds",
-    "azcopy_job_ids",
-}
 
 
 def _folder(seed: int) -> dict[str, bytes]:
@@ -79,7 +64,6 @@ def test_a_folder_of_123_files_and_90_mb_there_and_back_twice(
         down = elsewhere.json("d", "data/voc20")
         assert (down.code, down.data["transferred"]) == (0, transferred), str(down)
         assert read_tree(elsewhere.data) == {f"voc20/{name}": digest for name, digest in expected.items()}
-    assert up.data.keys() >= _KEYS and down.data.keys() >= _KEYS
     assert (up.data["route"], up.data["shape"], down.data["route"]) == ("upload", "folder", "download")
 
 

@@ -49,18 +49,6 @@ def test_what_is_removed_is_named_in_a_receipt(project: Project, container: Cont
     assert container.key not in json.dumps(receipt)
 
 
-def test_what_a_mirror_deletes_is_named_in_its_receipt(project: Project, container: Container) -> None:
-    write_tree(project.data, {f"{number}.txt": b"same" for number in range(12)})
-    project.configure(container)
-    assert project.json("u", "data").code == 0
-    container.put("data/extra", b"extra")
-    done = project.json("u", "data", "--mirror", "-y")
-    assert (done.code, done.data["deleted"]) == (0, 1), str(done)
-    receipt = json.loads((project.root / done.data["receipt"]).read_text())
-    (gone,) = receipt["deleted_files"]
-    assert (gone["path"], gone["size"], gone["md5"]) == ("data/extra", 5, hashlib.md5(b"extra").hexdigest())
-
-
 def test_without_being_asked_nothing_is_put_beside_the_data(project: Project, container: Container) -> None:
     write_tree(project.data / "v", _FILES)
     project.configure(container)
