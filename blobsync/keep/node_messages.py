@@ -58,7 +58,8 @@ class Announced:
     run_id: str
     start: str
 
-    def __post_init__(self) -> None:
+    def demand_sane(self) -> None:
+        """Raise ``ValueError`` for what no node can say."""
         _demand_names((self.set, self.stored))
         if not 0 <= self.told_at <= _LATEST_SECONDS:
             raise ValueError("its time is out of bounds")
@@ -79,7 +80,8 @@ class Answer:
     start: str
     files: tuple[MarkedFile, ...]
 
-    def __post_init__(self) -> None:
+    def demand_sane(self) -> None:
+        """Raise ``ValueError`` for what no node can say."""
         _demand_names((self.stored,))
         if len(self.files) > MAX_FILES:
             raise ValueError("it has too many files")
@@ -98,7 +100,8 @@ class Over:
     sets: tuple[str, ...]
     whole: tuple[str, ...]
 
-    def __post_init__(self) -> None:
+    def demand_sane(self) -> None:
+        """Raise ``ValueError`` for what no node can say."""
         if len(self.sets) > _MAX_SETS or len(self.whole) > _MAX_SETS:
             raise ValueError("it names too many sets")
 
@@ -113,7 +116,8 @@ class Left:
     nodes: tuple[int, ...]
     mark: str
 
-    def __post_init__(self) -> None:
+    def demand_sane(self) -> None:
+        """Raise ``ValueError`` for what no node can say."""
         if len(self.nodes) > MAX_FILES:
             raise ValueError("it names too many nodes")
         Mark.from_json(self.mark)
@@ -135,7 +139,8 @@ class Choice:
     agreed: bool = False
     problem: bool = False
 
-    def __post_init__(self) -> None:
+    def demand_sane(self) -> None:
+        """Raise ``ValueError`` for what no node can say."""
         if not 0 <= self.number < 10**9 or not 0 <= (self.passed or 0) < 10**9:
             raise ValueError("a number is out of bounds")
         if self.stored is not None:
@@ -234,7 +239,10 @@ class Notes:
             body = self._documents.read(blob, self._lineage).body
             if body is None:
                 raise ValueError("it has no seal of this lineage")
-            return made_of(kind, parse_object(body), newer=True)
+            said = made_of(kind, parse_object(body), newer=True)
+            # Not where a note is made: a set that no mark can name must not keep the others from theirs.
+            said.demand_sane()
+            return said
         except BlobNotFoundError:
             return None
         except ValueError as error:

@@ -118,6 +118,17 @@ def test_what_no_node_can_say_counts_as_absent_and_is_named_once(kind: str, text
     assert f"step-1/{kind}.json is left alone" in warning
 
 
+def test_a_node_says_what_others_will_not_believe_and_goes_on() -> None:
+    # An error where a note is made would keep all other sets of that node out of the container.
+    store = MemoryStore()
+    notes, warnings = notes_of(store)
+    many = tuple(f"step-{number}" for number in range(100_001))
+    notes.end(1, Over("me_1", "0", well=True, sets=many, whole=()))
+    notes.announce(Announced("step-1", "step-1", "t", "all", -1.0, "me_1", "0"))
+    assert notes.ended("me_1", "0", 1) is None is notes.announcement("step-1")
+    assert len(warnings) == 2
+
+
 def test_a_note_of_somebody_else_counts_as_absent_and_is_named_once() -> None:
     store = MemoryStore()
     notes, warnings = notes_of(store)
