@@ -29,9 +29,6 @@ FIRST_TRY = frozenset(Retry)
 SECOND_TRY = frozenset({Retry.AT_THE_END})
 LAST_TRY: frozenset[Retry] = frozenset()
 
-# Engines whose writes have no conditions: they replace whatever is at the destination.
-_UNCONDITIONAL = frozenset({"azcopy"})
-
 
 class LastTry(NamedTuple):
     """Files of which ``move`` gets those that failed for a temporary reason, when everything else is done."""
@@ -67,7 +64,8 @@ class Batch:
         self.engines.stop.check()
         part = ledger.part
         report = Report(self, ledger, engine, to_come)
-        is_unsafe = self._is_old and engine in _UNCONDITIONAL
+        # azcopy's writes have no conditions: they replace whatever is at the destination.
+        is_unsafe = self._is_old and engine == "azcopy"
         if is_unsafe:
             actions = self._still_as_planned(part, actions, report)
         if not actions:

@@ -183,10 +183,6 @@ class Ledger:
                 self._remember([(action, source, outdated(source, self.part.route))])
         self.save()
 
-    def forget(self, paths: Iterable[str]) -> None:
-        """Remove the records of files that were deleted on purpose."""
-        self.records.forget(self.part.key.at(path) for path in paths)
-
     def save(self) -> None:
         """Write what is verified to the index."""
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -43,10 +43,6 @@ class Records(PairIndex):
         self.puts.append(len(records))
         self.slow()
         self.records.update(records)
-
-    def forget(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            self.records.pop(path, None)
 
 
 @dataclass
@@ -346,14 +342,6 @@ def test_a_version_that_was_settled_against_is_read_while_it_is_there(tmp_path: 
     ours.ledger.record_settled((settled,))
     md5 = None if edited else hashlib.md5(b"0123456789").digest()
     assert recorded(ours) == Record(replace(state, md5=md5), RemoteState(10, "", md5))
-
-
-def test_what_was_deleted_is_forgotten() -> None:
-    ours, one = books()
-    ours.ledger.seen([(Moved(one), BLOB)])
-    ours.ledger.save()
-    ours.ledger.forget(["a"])
-    assert ours.records.records == {}
 
 
 def test_records_are_written_once() -> None:
