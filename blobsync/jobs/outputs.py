@@ -428,11 +428,14 @@ def _copy(folder: LocalFolder, one: OutputFile, path: Path, boundary: str) -> bo
             part = folder.create(name, source.state.size)
             opened.callback(part.discard)
             part.copy_from(source.fd, 0, source.state.size)
-            source.check_unchanged()
-            part.commit(None)
         elif not (os.path.isfile(target) or os.path.isdir(target) or os.path.islink(target)):
             raise NotAFileError(target)
-    theirs, ours = hash_file(Path(real)), hash_file(Path(target))
+        theirs = hash_file(Path(real))
+        if is_new:
+            # Only now: a version of a file that is still written gets no name here, which would be a conflict later.
+            source.check_unchanged()
+            part.commit(None)
+    ours = hash_file(Path(target))
     if theirs and ours and (theirs.size, theirs.md5) == (ours.size, ours.md5):
         return is_new
     if is_new:

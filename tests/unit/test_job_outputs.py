@@ -14,6 +14,7 @@ import pytest
 
 from blobsync.ancestors.batchai_runtime import plain_options, renewed
 from blobsync.base.errors import ConfigError, JobError, NothingMatchedError, UsageError
+from blobsync.base.file_states import LocalState
 from blobsync.base.redaction import Secret
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.context import JobContext
@@ -21,6 +22,7 @@ from blobsync.jobs.outputs import OutputPlace, copy_outputs, demand_mapped, list
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.make_spec import SubmitRequest, describe
 from blobsync.jobspec.spec import FolderLink, JobRef, JobSpec, RunInfo, State
+from blobsync.local.files import hash_file
 from tests.fakes.jobs import make_spec
 from tests.fakes.store import MemoryStore
 
@@ -228,6 +230,26 @@ def test_outputs_are_on_the_disk_before_they_are_called_copied(desk: Desk) -> No
     assert waited == [str(here / "b.txt"), str(here / "deep/a.txt")]
     assert [one.name for one in done.copied] == ["deep/a.txt"]
     assert [(each.path, each.code) for each in done.failures] == [(f"output/{RUN}/b.txt", "disk_full")]
+
+
+def test_of_a_file_that_is_still_written_no_version_stays_here(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = linked(desk, desk.root / "there")
+    growing = desk.root / "there/output" / RUN / "deep/a.txt"
+
+    def hashed(file: Path) -> LocalState | None:
+        if file == growing:
+            with file.open("a") as more:
+                more.write("6")
+        return hash_file(file)
+
+    context = desk.context(platform="slurm")
+    found = list_outputs(context, desk.record(spec))
+    monkeypatch.setattr("blobsync.jobs.outputs.hash_file", hashed)
+    [failure] = copy_outputs(found, desk.root, context.environ).failures
+    again = "run the same command again once nothing writes to it"
+    assert (failure.code, failure.hint) == ("changed_while_read", again)
+    monkeypatch.undo()
+    assert [one.name for one in copy_outputs(found, desk.root, context.environ).copied] == ["deep/a.txt"]
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK], ids=["pipe", "socket"])
