@@ -1052,6 +1052,16 @@ def test_what_was_deleted_is_on_record_nowhere_and_in_the_receipt(world: World) 
     assert json.loads(result.receipt.read_text())["interrupted"] is False
 
 
+def test_nothing_is_deleted_where_part_of_the_source_could_not_be_read(world: World) -> None:
+    # A mirror of such a source is refused, too: for what comes from elsewhere than the planner, this is the only guard.
+    add(world, "eu", {"extra": b"x"})
+    write(world, {"a": b"aaa"})
+    plan = world.plan("u", "data/x", options=TransferOptions(mirror=True, max_delete_percent=100.0))
+    unreadable = FileFailure("data/x/b", FailureCode.UNREADABLE, "no")
+    result = carry(world, replace(plan, unreadable=(unreadable,)), {"direct": DirectEngine})
+    assert (result.deleted, codes(result)) == (0, {"data/x/b": "unreadable"})
+
+
 def test_extras_that_stay_after_a_failure_are_reported(world: World) -> None:
     add(world, "eu", {"extra": b"x"})
     write(world, {"a": b"aaa"})
