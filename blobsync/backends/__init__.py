@@ -8,7 +8,6 @@ ssh, ``port_forwarding`` makes the command lines of tunnels. Calls ``jobspec`` a
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
 
 from blobsync.backends.protocol import Backend, Surroundings
 from blobsync.base.errors import BackendUnavailableError
@@ -24,7 +23,7 @@ _CLASSES = {
 }
 
 
-def create_backend(around: Surroundings) -> Backend[Any]:
+def create_backend(around: Surroundings) -> Backend:
     """The backend of a cluster. Raises ``BackendUnavailableError`` for an unknown platform."""
     cluster = around.cluster
     if cluster.platform not in _CLASSES:
@@ -33,5 +32,5 @@ def create_backend(around: Surroundings) -> Backend[Any]:
             hint=f"choose one of {', '.join(_CLASSES)}",
         )
     module, name = _CLASSES[cluster.platform]
-    backend: Backend[Any] = getattr(import_module(f"blobsync.backends.{module}"), name)(around)
+    backend: Backend = getattr(import_module(f"blobsync.backends.{module}"), name)(around)
     return backend

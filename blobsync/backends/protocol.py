@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 from blobsync.base.check_results import CheckResult
-from blobsync.base.errors import BackendFailingError, BlobsyncError, LostContactError
+from blobsync.base.errors import BackendFailingError, BlobsyncError, LostContactError, UsageError
 from blobsync.base.process import ProcessRunner
 from blobsync.config.model import Cluster
 from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
 
-# A backend's own form of a request.
-_Request = TypeVar("_Request")
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Plan(Generic[_Request]):
+class Plan:
     """A planned submission, decided without I/O.
 
     ``text`` is what ``submit --dry-run`` prints; ``request`` is the backend's form of it. Neither contains secrets.
@@ -27,7 +25,7 @@ class Plan(Generic[_Request]):
 
     spec: JobSpec
     text: str
-    request: _Request
+    request: Any
     shown: str = ""
 
     def __repr__(self) -> str:
@@ -102,39 +100,45 @@ def settings_of(cluster: Cluster) -> Mapping[str, Any]:
     }
 
 
-@runtime_checkable
-class OneMachine(Protocol):
-    """A backend of one machine, whose GPUs it can count."""
-
-    def has_gpus(self) -> bool:
-        """Whether there is any for its jobs."""
-        ...
+# Backends whose clusters keep the secrets of an ended job until they are removed.
+KEEP_SECRETS = ("kubernetes",)
 
 
-@runtime_checkable
-class Examining(Protocol):
-    """A backend that can check in advance the requirements of :meth:`Backend.submit`."""
+class SeenJob(NamedTuple):
+    """A job in the service's list, of any user; ``submitted`` in seconds since 1970."""
 
-    def examine(self, plan: Plan[Any] | None) -> Iterator[CheckResult]:
-        """Check; a refusal is a result, not an error. ``plan`` None: the file is invalid. Raises ``ConfigError``."""
-        ...
+    spec: JobSpec
+    ref: JobRef
+    info: RunInfo
+    submitted: float
 
 
-class Backend(Protocol[_Request]):
-    """A system that runs jobs. Every method except :meth:`plan` may do I/O.
+class PortForward(NamedTuple):
+    """Forwards port ``local`` of this machine to ``remote`` of a job's node.
+
+    ``node_ssh``: nodes allow ssh for their jobs' owners, so that ports at 127.0.0.1 can be reached, too.
+    """
+
+    local: int
+    remote: int
+    node: int = 0
+    node_ssh: bool = False
+
+
+class Backend(Protocol):
+    """A system that runs jobs; each derives from this. Every method except :meth:`plan` may do I/O.
 
     Errors: ``BackendUnavailableError`` if the backend cannot be reached, ``JobError`` for the rest. One of ``DOUBTFUL``
     from a request that changes a job: it may have been carried out. :meth:`submit` returns an outcome instead.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: str
 
-    def plan(self, spec: JobSpec) -> Plan[_Request]:
+    def plan(self, spec: JobSpec) -> Plan:
         """Pure: the same spec gives the same plan, without I/O."""
         ...
 
-    def submit(self, plan: Plan[_Request], secrets: Secrets) -> Outcome:
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
         """Submit the plan. Submitting one ``run_id`` twice creates one job if the backend allows it.
 
         ``Refused`` leaves no secret behind; ``Unknown`` leaves everything that the job would need.
@@ -163,7 +167,7 @@ class Backend(Protocol[_Request]):
 
     def last_lines(self, ref: JobRef) -> Mapping[int, str]:
         """The last line of each task that wrote any, by its number; empty where only the logs have it."""
-        ...
+        return {}
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
         """Bytes ``start`` to ``end`` (exclusive; None: to the end)."""
@@ -182,110 +186,64 @@ class Backend(Protocol[_Request]):
         """
         ...
 
+    # -- what only some can do ----------------------------------------------------------------------------------
 
-@runtime_checkable
-class Scaling(Protocol):
-    """A backend that changes the number of nodes of elastic jobs while they run."""
+    def has_gpus(self) -> bool:
+        """Whether there is any GPU for its jobs; only one of one machine can count them."""
+        return True
+
+    def examine(self, plan: Plan | None) -> Iterator[CheckResult]:
+        """Check in advance the requirements of :meth:`submit`; a refusal is a result, not an error.
+
+        ``plan`` None: the file is invalid. Raises ``ConfigError``.
+        """
+        return iter(())
 
     def scale(self, ref: JobRef, nodes: int) -> None:
-        """Request a number of nodes within the job's bounds. The last request counts; safe to repeat.
+        """Request a number of nodes within an elastic job's bounds. The last request counts; safe to repeat.
 
         Nodes with the highest numbers are removed first; node 0 stays.
         """
-        ...
-
-
-@runtime_checkable
-class TaskEnding(Protocol):
-    """A backend that can stop one task of a job, and let the others run."""
+        raise UsageError(f"{ref.run_id} cannot be scaled: {self.name} cannot change a job that runs")
 
     def cancel_task(self, ref: JobRef, number: int) -> None:
-        """Stop a task. Safe to repeat, also after its end."""
-        ...
-
-
-class PortForward(NamedTuple):
-    """Forwards port ``local`` of this machine to ``remote`` of a job's node.
-
-    ``node_ssh``: nodes allow ssh for their jobs' owners, so that ports at 127.0.0.1 can be reached, too.
-    """
-
-    local: int
-    remote: int
-    node: int = 0
-    node_ssh: bool = False
-
-
-@runtime_checkable
-class Tunnelling(Protocol):
-    """A backend with tunnels to its nodes, for ports and programs beside the job."""
+        """Stop one task of a job, and let the others run. Safe to repeat, also after its end."""
+        hint = f"blobsync abort {ref.run_id}"
+        raise UsageError(f"{self.name} cannot end one task of {ref.run_id} alone", hint=hint)
 
     def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
         """The command that forwards the port while it runs. Raises ``JobError`` unless that node of the job runs."""
-        ...
+        raise UsageError(f"{self.name} opens no port of a job", hint=f"blobsync ssh {ref.run_id}")
 
     def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
         """The command that runs a Python program on a node, with our standard input and no terminal."""
-        ...
+        return (sys.executable, "-I", "-c", source)
 
     def program_address(self, ref: JobRef, forward: PortForward) -> str:
         """The address at which a program on the node must listen: 127.0.0.1, or the node's own."""
-        ...
-
-
-@runtime_checkable
-class Renewing(Protocol):
-    """A backend that can renew the secrets of a running job, which may outlive its SAS."""
+        return "127.0.0.1"
 
     def granted_at(self, ref: JobRef) -> float:
-        """When it got its SAS, by the latest :meth:`Backend.get` (seconds since 1970); 0 if that is not known."""
-        ...
+        """When a job that may outlive its SAS got them, by the latest :meth:`get` (seconds since 1970); else 0."""
+        return 0
 
     def renew(self, ref: JobRef, secrets: Secrets) -> None:
-        """Replace the job's secrets. Safe to repeat."""
-        ...
-
-
-# Backends whose clusters keep the secrets of an ended job until they are removed.
-KEEP_SECRETS = ("kubernetes",)
-
-
-@runtime_checkable
-class KeepingSecrets(Protocol):
-    """A backend whose cluster keeps the secrets of ended jobs."""
+        """Replace the secrets of such a job. Safe to repeat."""
+        return
 
     def remove_secrets(self, refs: Sequence[JobRef]) -> None:
-        """Remove the secrets of ended jobs. Safe to repeat; raises if some may be left."""
-        ...
-
-
-class SeenJob(NamedTuple):
-    """A job in the service's list, of any user; ``submitted`` in seconds since 1970."""
-
-    spec: JobSpec
-    ref: JobRef
-    info: RunInfo
-    submitted: float
-
-
-@runtime_checkable
-class Grouping(Protocol):
-    """A backend whose service groups jobs in experiments."""
+        """Remove what the cluster keeps of the secrets of ended jobs. Safe to repeat; raises if some may be left."""
+        return
 
     @property
     def experiment(self) -> str:
-        """The experiment of this cluster's jobs."""
-        ...
+        """The experiment of this cluster's jobs, where its service groups them."""
+        return ""
 
     def newest(self, states: Collection[State], limit: int | None) -> Iterator[SeenJob]:
         """The experiment's jobs in these states, newest first, also of other programs."""
-        ...
-
-
-@runtime_checkable
-class Recalling(Protocol):
-    """A backend that stores specifications, so it can find jobs that this project has no record of."""
+        return iter(())
 
     def recall(self, suffix: str) -> Iterator[tuple[JobSpec, JobRef]]:
-        """Jobs whose id ends so, of all users and machines, newest first."""
-        ...
+        """Jobs whose id ends so, as the service keeps their specifications: of all users and machines, newest first."""
+        return iter(())

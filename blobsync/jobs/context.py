@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from blobsync.backends import create_backend
 from blobsync.backends.protocol import Backend, Surroundings
@@ -30,7 +29,7 @@ class JobContext:
         current: Cluster | None = None,
         *,
         process: ProcessRunner | None = None,
-        backends: Mapping[str, Backend[Any]] | None = None,
+        backends: Mapping[str, Backend] | None = None,
         stores: Mapping[str, BlobStore] | None = None,
         note: Callable[[str], None] = lambda text: None,
         sleep: Callable[[float], None] = time.sleep,
@@ -54,7 +53,7 @@ class JobContext:
         self.sleep = sleep
         self._given = backends or {}
         self._stores = stores or {}
-        self._backends: dict[str, Backend[Any]] = {}
+        self._backends: dict[str, Backend] = {}
 
     def cluster(self, name: str) -> Cluster:
         """The cluster file ``name``. Raises ``ConfigError``."""
@@ -62,7 +61,7 @@ class JobContext:
             return self.current
         return load_cluster(self.root, name, environ=self.environ)
 
-    def backend(self, cluster: Cluster) -> Backend[Any]:
+    def backend(self, cluster: Cluster) -> Backend:
         """The backend of a cluster. Raises ``ConfigError`` and ``BackendUnavailableError``."""
         if cluster.name in self._given:
             return self._given[cluster.name]
@@ -71,7 +70,7 @@ class JobContext:
             self._backends[key] = self._new_backend(cluster)
         return self._backends[key]
 
-    def own_backend(self, cluster: Cluster) -> Backend[Any]:
+    def own_backend(self, cluster: Cluster) -> Backend:
         """The backend that submits with all that this cluster's file, ``-p`` and options say, not only to its place.
 
         Raises ``ConfigError`` and ``BackendUnavailableError``.
@@ -79,7 +78,7 @@ class JobContext:
         is_shared = cluster is self.current or cluster.name in self._given
         return self.backend(cluster) if is_shared else self._new_backend(cluster)
 
-    def _new_backend(self, cluster: Cluster) -> Backend[Any]:
+    def _new_backend(self, cluster: Cluster) -> Backend:
         return create_backend(Surroundings(cluster, self.state.root, self.environ, self.process, self.note))
 
     @contextmanager
@@ -122,7 +121,7 @@ class JobContext:
             return cluster_at(home, record.cluster, self.root, self.environ)
         return self.cluster_of(record)
 
-    def backend_of(self, record: JobRecord) -> Backend[Any]:
+    def backend_of(self, record: JobRecord) -> Backend:
         """The backend that has the job. Raises ``ConfigError`` and ``BackendUnavailableError``."""
         demand_own(record)
         if record.cluster in self._given:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from blobsync.backends.protocol import Backend
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, UnsafeNameError
@@ -71,7 +71,7 @@ class LogSource(Protocol):
 class BackendLogs:
     """The logs as the backend has them; those of some ``tasks`` alone where that costs less."""
 
-    backend: Backend[Any]
+    backend: Backend
     ref: JobRef
     tasks: Collection[int] | None = None
     lags = False

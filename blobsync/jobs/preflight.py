@@ -7,10 +7,9 @@ then ask the place itself. Starts no job.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from blobsync.backends import create_backend
-from blobsync.backends.protocol import Backend, ClusterSummary, Examining, Plan, Surroundings
+from blobsync.backends.protocol import Backend, ClusterSummary, Plan, Surroundings
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
 from blobsync.base.errors import BackendDeniedError, BlobsyncError
 from blobsync.base.formatting import count_text
@@ -66,7 +65,7 @@ def refusals(
     return tuple(found)
 
 
-def any_plan(cluster: Cluster, backend: Backend[Any]) -> Plan[Any]:
+def any_plan(cluster: Cluster, backend: Backend) -> Plan:
     """The plan of an example job, for a cluster file without refusals."""
     entry = code_entry(cluster)
     code = CodeRef(str(entry.account.container), entry.path, "") if entry else None
@@ -102,11 +101,7 @@ def examine_jobs(
         yield CheckResult(cluster.file, "submit", CheckStatus.WARN, detail, error.hint)
     try:
         backend = create_backend(around(cluster, environ, process))
-        found = (
-            [*backend.examine(None if refused else any_plan(cluster, backend))]
-            if isinstance(backend, Examining)
-            else []
-        )
+        found = [*backend.examine(None if refused else any_plan(cluster, backend))]
     except BlobsyncError as error:
         # The mistakes of the file have been reported above.
         if error.message not in [each.message for each in refused]:
@@ -117,7 +112,7 @@ def examine_jobs(
         yield _summary(cluster.file, backend)
 
 
-def _summary(about: str, backend: Backend[Any]) -> CheckResult:
+def _summary(about: str, backend: Backend) -> CheckResult:
     """Whether the cluster answers: asks it what is free."""
     try:
         found = backend.summary()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from blobsync.backends.protocol import KEEP_SECRETS, Grouping, Recalling, SeenJob
+from blobsync.backends.protocol import KEEP_SECRETS, SeenJob
 from blobsync.base.errors import (
     BlobsyncError,
     ConfigError,
@@ -420,8 +420,7 @@ class JobQueries:
         for name in cluster_names(context.root) if len(suffix) >= _RECALL_CHARS else ():
             try:
                 cluster = context.cluster(name)
-                backend = context.backend(cluster)
-                for spec, ref in backend.recall(suffix) if isinstance(backend, Recalling) else ():
+                for spec, ref in context.backend(cluster).recall(suffix):
                     found.setdefault(spec.run_id, (spec, ref, cluster))
             except BlobsyncError as error:
                 silent.append((name, error))
@@ -541,8 +540,6 @@ def with_others(
         return found
     try:
         backend = context.backend(cluster)
-        if not isinstance(backend, Grouping):
-            return found
         # One more than is shown says whether there are more.
         seen, experiment = tuple(backend.newest(states, limit and limit + 1)), backend.experiment
     except BlobsyncError as error:

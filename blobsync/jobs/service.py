@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from blobsync.backends.protocol import Scaling
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
 from blobsync.jobs.context import JobContext, demand_own
 from blobsync.jobs.failure_causes import FoundCause, is_retriable
@@ -260,12 +259,9 @@ class JobService(JobQueries):
         demand_scalable(record.spec, record.info.state, nodes)
         if not record.ref.native_id:
             raise JobError(f"{record.run_id} cannot be scaled yet: {INTERRUPTED}", hint="try again later")
-        backend = self._context.backend_of(record)
-        if not isinstance(backend, Scaling):
-            raise UsageError(f"{record.run_id} cannot be scaled: {backend.name} cannot change a job that runs")
         asked_at = time.time()
         with doubts_said(f"{record.run_id} is being scaled"):
-            backend.scale(record.ref, nodes)
+            self._context.backend_of(record).scale(record.ref, nodes)
         return refresh(self._context, [self._context.history.ask_scale(record, nodes, asked_at)])[0]
 
     def watch(self, job: JobName, *, retries: int | None = None) -> Iterator[Attempt]:

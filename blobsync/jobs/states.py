@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
 
-from blobsync.backends.protocol import DOUBTFUL, KEEP_SECRETS, Backend, KeepingSecrets, Renewing, TaskEnding
+from blobsync.backends.protocol import DOUBTFUL, KEEP_SECRETS, Backend
 from blobsync.base.errors import BlobsyncError, JobError, JobNotFoundError, UsageError
 from blobsync.config.user_config import load_user_config, user_config_file
 from blobsync.jobs.context import JobContext, demand_own
@@ -33,7 +32,7 @@ def refresh(context: JobContext, records: Sequence[JobRecord]) -> JobList:
     records = [replace(record, current=False) for record in records]
     fresh = {record.run_id: record for record in records}
     problems: list[str] = []
-    asked: dict[int, tuple[Backend[Any], list[JobRecord]]] = {}
+    asked: dict[int, tuple[Backend, list[JobRecord]]] = {}
     for record in records:
         if record.info.state.is_final or record.by:
             continue
@@ -97,14 +96,15 @@ def _tell_of_end(context: JobContext, record: JobRecord) -> None:
         context.note(f"notify.command was not run for {record.run_id}: {error.message}")
 
 
-def _renewed(context: JobContext, record: JobRecord, backend: Backend[Any]) -> str:
+def _renewed(context: JobContext, record: JobRecord, backend: Backend) -> str:
     """Give new SAS to a job whose SAS expire soon; returns why that failed, or an empty text."""
-    if not isinstance(backend, Renewing):
+    granted = backend.granted_at(record.ref)
+    if not granted:
         return ""
     from blobsync.jobspec.node_secrets import grant, is_lapsing  # late: only Kubernetes needs it
     from blobsync.store.sas import sas_minter
 
-    if not is_lapsing(backend.granted_at(record.ref), time.time()):
+    if not is_lapsing(granted, time.time()):
         return ""
     try:
         cluster = context.cluster_of(record)
@@ -120,13 +120,13 @@ def _remove_secrets(context: JobContext, answered: Collection[str]) -> list[str]
 
     A cluster that has just ``answered`` is asked each time, others once in ``AGAIN_SECONDS``: they may not respond.
     """
-    places: dict[int, tuple[KeepingSecrets, list[JobRecord]]] = {}
+    places: dict[int, tuple[Backend, list[JobRecord]]] = {}
     kept = context.history.with_secrets(KEEP_SECRETS, time.time())
     due = context.history.with_secrets(KEEP_SECRETS, time.time() - AGAIN_SECONDS) if kept else ()
     for record in kept:
         with suppress(BlobsyncError):
             backend = context.backend_of(record)
-            if isinstance(backend, KeepingSecrets) and (_place_of(record) in answered or record in due):
+            if _place_of(record) in answered or record in due:
                 places.setdefault(id(backend), (backend, []))[1].append(record)
     problems = []
     for keeping, group in places.values():
@@ -140,7 +140,7 @@ def _remove_secrets(context: JobContext, answered: Collection[str]) -> list[str]
     return problems
 
 
-def _look_up(context: JobContext, record: JobRecord, backend: Backend[Any]) -> JobRecord:
+def _look_up(context: JobContext, record: JobRecord, backend: Backend) -> JobRecord:
     """Resolve a submission whose response was lost. Raises what the backend raises."""
     ref = backend.locate(record.spec)
     if ref:
@@ -200,17 +200,12 @@ def cancel_task(context: JobContext, record: JobRecord, number: int) -> None:
     demand_own(record)
     if record.info.state.is_final or any(task.number == number and task.state.is_final for task in record.info.tasks):
         return
-    backend = context.backend_of(record)
-    if not isinstance(backend, TaskEnding):
-        raise UsageError(
-            f"{backend.name} cannot end one task of {record.run_id} alone", hint=f"blobsync abort {record.run_id}"
-        )
     if not record.ref.native_id:
         raise JobError(
             f"{record.run_id} cannot be stopped yet: {record.info.reason or INTERRUPTED}", hint="try again later"
         )
     with doubts_said(f"task {number} of {record.run_id} is being stopped"):
-        backend.cancel_task(record.ref, number)
+        context.backend_of(record).cancel_task(record.ref, number)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from blobsync.ancestors.convert import MovedJob, translate_again
-from blobsync.backends.protocol import OneMachine, Plan, Refused, Unknown
+from blobsync.backends.protocol import Plan, Refused, Unknown
 from blobsync.base.errors import (
     AmbiguousJobError,
     BlobsyncError,
@@ -70,7 +70,7 @@ def plan_job(
     choose_code: ChooseCode,
     *,
     hidden: Collection[str] = (),
-) -> tuple[Plan[Any], tuple[str, ...]]:
+) -> tuple[Plan, tuple[str, ...]]:
     """What would be submitted, and warnings; nothing is submitted, signed or recorded.
 
     ``hidden`` are variables whose values the plan does not show.
@@ -208,11 +208,8 @@ def _as_it_runs(context: JobContext, cluster: Cluster, spec: JobSpec) -> JobSpec
     elsewhere = spec.platform != "local"
     archive = node_archive(context.environ).beside(spec.code) if spec.code and elsewhere else None
     spec = _with_options(replace(spec, node_archive=archive), "on_cpu")
-    if spec.gpus_per_node:
-        backend = context.own_backend(cluster)
-        if isinstance(backend, OneMachine) and not backend.has_gpus():
-            return _with_options(spec, on_cpu=True)
-    return spec
+    has_gpus = not spec.gpus_per_node or context.own_backend(cluster).has_gpus()
+    return spec if has_gpus else _with_options(spec, on_cpu=True)
 
 
 def _with_options(spec: JobSpec, *gone: str, **more: Any) -> JobSpec:

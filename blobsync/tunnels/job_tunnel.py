@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 import secrets
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from blobsync.backends.port_forwarding import LOOPBACK, free_local_port, read_port
-from blobsync.backends.protocol import PortForward, Tunnelling
+from blobsync.backends.protocol import Backend, PortForward
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import LineReader, RunningProcess
@@ -74,9 +73,9 @@ class BesideProgram:
     """A program beside the job. ``port`` is its port on the node, once it listens; ``token`` is Jupyter's."""
 
     def __init__(
-        self, context: JobContext, record: JobRecord, request: TunnelRequest, backend: Tunnelling | None, port: int
+        self, context: JobContext, record: JobRecord, request: TunnelRequest, backend: Backend, port: int
     ) -> None:
-        """``backend`` None: the job runs on this machine. ``port`` is the preferred one."""
+        """``port`` is the preferred one."""
         self.port = port
         self.token = secrets.token_urlsafe(24) if request.jupyter else ""
         if self.token:
@@ -89,12 +88,9 @@ class BesideProgram:
     def open(self) -> None:
         """Start it, and wait until it reports its port. Raises ``JobError``."""
         source = standalone_source("tensorboard_jupyter.py")
-        address = LOOPBACK
-        argv = [sys.executable, "-I", "-c", source]
-        if self._backend:
-            forward = PortForward(0, self.port, self._request.node, self._request.node_ssh)
-            address = self._backend.program_address(self._record.ref, forward)
-            argv = list(self._backend.python_beside(self._record.ref, self._request.node, source))
+        forward = PortForward(0, self.port, self._request.node, self._request.node_ssh)
+        address = self._backend.program_address(self._record.ref, forward)
+        argv = list(self._backend.python_beside(self._record.ref, self._request.node, source))
         if address != LOOPBACK:
             self._note(
                 f"{self._request.program} listens at {address}, where others on the cluster's network reach it"
@@ -217,9 +213,6 @@ def open_tunnel(context: JobContext, record: JobRecord, request: TunnelRequest) 
     """
     demand_tunnel(request)
     backend = context.backend_of(record)
-    tunnelling = backend if isinstance(backend, Tunnelling) else None
-    if tunnelling is None and record.spec.platform != "local":
-        raise UsageError(f"{backend.name} opens no port of a job", hint=f"blobsync ssh {record.run_id}")
 
     def state() -> State:
         return refresh(context, [context.history.find(record.run_id)]).records[0].info.state
@@ -228,13 +221,14 @@ def open_tunnel(context: JobContext, record: JobRecord, request: TunnelRequest) 
     if found is not State.RUNNING:
         raise JobError(f"{record.run_id} is {found}: only a running job has ports to open")
     remote = request.port or _USUAL_PORTS[request.program]
-    program = BesideProgram(context, record, request, tunnelling, remote) if request.program else None
+    program = BesideProgram(context, record, request, backend, remote) if request.program else None
     keeper = None
     try:
         if program:
             program.open()
-        if tunnelling:
-            keeper = _keeper(context, record, request, tunnelling, lambda: program.port if program else remote)
+        # Ports of jobs on this machine are open already.
+        if record.spec.platform != "local":
+            keeper = _keeper(context, record, request, backend, lambda: program.port if program else remote)
             keeper.open()
         return JobTunnel(record, state, keeper, program, program.port if program else remote)
     except BaseException:
@@ -245,7 +239,7 @@ def open_tunnel(context: JobContext, record: JobRecord, request: TunnelRequest) 
 
 
 def _keeper(
-    context: JobContext, record: JobRecord, request: TunnelRequest, backend: Tunnelling, remote: Callable[[], int]
+    context: JobContext, record: JobRecord, request: TunnelRequest, backend: Backend, remote: Callable[[], int]
 ) -> TunnelKeeper:
     wanted = request.local_port or (remote() if remote() >= _FIRST_OPEN_PORT else None)
     local = free_local_port(wanted)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from blobsync.backends.protocol import ClusterSummary, Holder, Outcome, Plan, Refused, Unknown
+from blobsync.backends.protocol import Backend, ClusterSummary, Holder, Outcome, Plan, Refused, Unknown
 from blobsync.base.errors import BackendUnavailableError, JobError, JobNotFoundError, LostContactError, SubmissionError
 from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State
 
 
 @dataclass
-class FakeBackend:
+class FakeBackend(Backend):
     """``echo`` ends at once, ``exit`` with the code of the next word, ``sleep`` when it is cancelled."""
 
     name: str = "fake"
@@ -24,10 +23,10 @@ class FakeBackend:
     gone: bool = False
     lost: bool = False
 
-    def plan(self, spec: JobSpec) -> Plan[Any]:
+    def plan(self, spec: JobSpec) -> Plan:
         return Plan(spec, f"# would run\n{spec.to_json()}", None)
 
-    def submit(self, plan: Plan[Any], secrets: Secrets) -> Outcome:
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
         if self.gone:
             return Refused(BackendUnavailableError("the cluster does not answer"))
         spec = plan.spec
@@ -92,9 +91,6 @@ class FakeBackend:
         self._check()
         text = self._text(ref.run_id)
         return (LogFile("user_logs/std_log.txt", len(text), ref.run_id),) if text else ()
-
-    def last_lines(self, ref: JobRef) -> Mapping[int, str]:
-        return {}
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
         return self._text(log.handle)[start:end]

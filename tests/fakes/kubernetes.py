@@ -27,7 +27,7 @@ WITH_KUBECTL = {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}
 SCHEMAS = ("1.31", "1.37")
 
 
-def plan(root: Path, request: SubmitRequest | None = None, run_id: str = RUN_ID, **changes: Any) -> Plan[Any]:
+def plan(root: Path, request: SubmitRequest | None = None, run_id: str = RUN_ID, **changes: Any) -> Plan:
     """The request of one submission; ``changes`` are keys of the cluster file."""
     given = {"namespace": "train", **changes.pop("kubernetes", {})}
     cluster, _ = load(root, platform="kubernetes", kubernetes=given, **changes)

@@ -13,7 +13,7 @@ from blobsync.backends import create_backend
 from blobsync.backends.kubernetes.kubectl import Kubectl
 from blobsync.backends.kubernetes.object_names import INDEX_LABEL, JOB_LABEL
 from blobsync.backends.kubernetes.request import CONTAINER, END_ALONE
-from blobsync.backends.protocol import PortForward, Refused, Surroundings, Tunnelling
+from blobsync.backends.protocol import PortForward, Refused, Surroundings
 from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, ConfigError, JobError
 from blobsync.base.process import Completed
 from blobsync.jobs.logs import BackendLogs
@@ -218,7 +218,7 @@ def test_a_port_of_a_pod_is_opened_at_this_machine_alone(tmp_path: Path) -> None
     backend, _ = backend_that_is_told(tmp_path, {"items": [pod(0), pod(1)]})
     ref, forward = JobRef(RUN, NAME, "ctx/train"), PortForward(8888, 80, 1)
     words = ("port-forward", "--namespace=train", "--address=127.0.0.1", f"pod/{NAME}-1-x", "8888:80")
-    assert isinstance(backend, Tunnelling) and tuple(backend.forward_argv(ref, forward))[-5:] == words
+    assert tuple(backend.forward_argv(ref, forward))[-5:] == words
     assert backend.program_address(ref, forward) == "127.0.0.1"
     beside = tuple(backend.python_beside(ref, 1, "x y"))
     inside = ("exec", "-i", f"{NAME}-1-x", f"--container={CONTAINER}", "--", "python3", "-I", "-c", "x y")

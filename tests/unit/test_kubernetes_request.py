@@ -29,16 +29,16 @@ COPIED = {
 }
 
 
-def of_kind(made: Plan[Any], kind: str) -> list[Mapping[str, Any]]:
+def of_kind(made: Plan, kind: str) -> list[Mapping[str, Any]]:
     return [each for each in yaml.safe_load_all(made.text) if each and each["kind"] == kind]
 
 
-def job_of(made: Plan[Any]) -> Mapping[str, Any]:
+def job_of(made: Plan) -> Mapping[str, Any]:
     (job,) = of_kind(made, "Job")
     return job
 
 
-def pod_of(made: Plan[Any]) -> Mapping[str, Any]:
+def pod_of(made: Plan) -> Mapping[str, Any]:
     pod: Mapping[str, Any] = job_of(made)["spec"]["template"]["spec"]
     return pod
 
@@ -202,7 +202,7 @@ def test_no_pod_gets_a_token_for_the_api(tmp_path: Path, changes: dict[str, Any]
     assert pod_of(plan(tmp_path, config_param=COPIED, **changes))["automountServiceAccountToken"] is False
 
 
-def contexts(made: Plan[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def contexts(made: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
     """``securityContext`` of the pod and of its container."""
     pod = pod_of(made)
     return pod.get("securityContext", {}), pod["containers"][0].get("securityContext", {})
@@ -223,7 +223,7 @@ def test_the_security_context_of_the_cluster_file_is_that_of_pod_and_container(t
     assert demand_admitted(one, add=True) == 2000
 
 
-def demand_admitted(made: Plan[Any], *, add: bool = False) -> int:
+def demand_admitted(made: Plan, *, add: bool = False) -> int:
     """The user id of pods for a restricted namespace."""
     request = made.request.restricted() if add else made.request
     demand_valid(request.render("x"))

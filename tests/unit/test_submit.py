@@ -51,7 +51,7 @@ class Moody(FakeBackend):
     unwilling = False
     leaves_after = 99
 
-    def submit(self, plan: Plan[Any], secrets: Secrets) -> Outcome:
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
         outcome = super().submit(plan, secrets)
         self.leaves_after -= 1
         self.gone = self.leaves_after <= 0

@@ -24,7 +24,7 @@ from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.aml.request import AmlRequest, build_request, without_bundle
 from blobsync.backends.aml.ssh_service import find_az, machine_behind, read_address, tagged_machine
 from blobsync.backends.aml.sweep_job import MOST_TRIALS, is_sweep, read_sweep, trials_by_task
-from blobsync.backends.port_forwarding import LOOPBACK, SshMachine, forward_line, machine_command
+from blobsync.backends.port_forwarding import SshMachine, forward_line, machine_command
 from blobsync.backends.protocol import (
     DOUBTFUL,
     Backend,
@@ -66,7 +66,7 @@ _ALL = {"listViewType": "ActiveOnly"}
 _LIST = {**_ALL, "tag": "blobsync"}
 
 
-def computes_of(backend: Backend[Any]) -> Computes:
+def computes_of(backend: Backend) -> Computes:
     """The computes of a backend's workspace. Raises ``UsageError`` for another backend."""
     if not isinstance(backend, AmlBackend):
         raise UsageError(
@@ -76,13 +76,14 @@ def computes_of(backend: Backend[Any]) -> Computes:
     return backend.computes
 
 
-class AmlBackend:
+class AmlBackend(Backend):
     """One compute of one workspace."""
 
     def __init__(self, around: Surroundings, make_credential: Callable[[], TokenCredential] | None = None) -> None:
         """``make_credential`` returns the identity of the environment. Raises ``ConfigError``."""
         self._around = around
         self._cluster = cluster = around.cluster
+        self.name = cluster.platform
         self._workspace = load_workspace(cluster, environ=around.environ)
         login = make_credential or self._credential
 
@@ -94,19 +95,15 @@ class AmlBackend:
         # The runs of trials, by the sweep and the number of the task.
         self._trials: dict[tuple[str, int], str] = {}
 
-    @property
-    def name(self) -> str:
-        return self._cluster.platform
-
     # -- submitting ---------------------------------------------------------------------------------------------
 
-    def plan(self, spec: JobSpec) -> Plan[AmlRequest]:
+    def plan(self, spec: JobSpec) -> Plan:
         request = build_request(self._cluster, self._workspace, spec)
         base = f"{self._client.base}{self._client.path}"
         text = request.render(f"{base}/jobs/{spec.run_id}?api-version={self._client.api_version}", base)
         return Plan(spec, text, request, shown=without_bundle(text))
 
-    def submit(self, plan: Plan[AmlRequest], secrets: Secrets) -> Outcome:
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
         request: AmlRequest = plan.request
         spec = plan.spec
         try:
@@ -239,9 +236,6 @@ class AmlBackend:
         trials = {task: trial for task in tasks if (trial := self._trial(ref, task))}
         return [log for task, trial in trials.items() for log in self._logs(trial, f"task_{task}/")]
 
-    def last_lines(self, ref: JobRef) -> Mapping[int, str]:
-        return {}
-
     def _logs(self, run_id: str, folder: str = "") -> Sequence[LogFile]:
         """The logs of a run; ``folder``: what their names begin with here."""
         details = self._client.history(f"runs/{run_id}/details")
@@ -305,10 +299,6 @@ class AmlBackend:
 
     def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
         return machine_command(self._machine(ref, node), "python3", "-I", "-c", source)
-
-    def program_address(self, ref: JobRef, forward: PortForward) -> str:
-        """ssh ends on the node itself."""
-        return LOOPBACK
 
     # -- private ------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ from blobsync.backends.kubernetes.request import (
     FILES,
     RUN_DIR,
     SECRETS_KEY,
-    KubernetesRequest,
     build_kubernetes,
     pull_login,
     with_own_keys,
@@ -33,6 +32,7 @@ from blobsync.backends.kubernetes.settings import read_settings
 from blobsync.backends.kubernetes.submission import Submission
 from blobsync.backends.port_forwarding import LOOPBACK
 from blobsync.backends.protocol import (
+    Backend,
     ClusterSummary,
     Holder,
     Outcome,
@@ -50,7 +50,7 @@ _AT_ONCE = 1
 _SHELL = "command -v bash >/dev/null && exec bash; exec sh"
 
 
-class KubernetesBackend:
+class KubernetesBackend(Backend):
     """One namespace of one cluster."""
 
     name = "kubernetes"
@@ -64,11 +64,11 @@ class KubernetesBackend:
 
     # -- submitting ---------------------------------------------------------------------------------------------
 
-    def plan(self, spec: JobSpec) -> Plan[KubernetesRequest]:
+    def plan(self, spec: JobSpec) -> Plan:
         request = build_kubernetes(spec, read_settings(self._cluster))
         return Plan(spec, request.render(self._own.shown("apply", "-f", "-")), request)
 
-    def submit(self, plan: Plan[KubernetesRequest], secrets: Secrets) -> Outcome:
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
         docker = self._cluster.docker
         password = docker.password.reveal() if docker.password else ""
         login = pull_login(docker.address or "", docker.username or "", password)
@@ -83,7 +83,7 @@ class KubernetesBackend:
     def forget(self, spec: JobSpec) -> None:
         Submission(self._own, spec).remove_unreleased()
 
-    def examine(self, plan: Plan[KubernetesRequest] | None) -> Iterator[CheckResult]:
+    def examine(self, plan: Plan | None) -> Iterator[CheckResult]:
         settings, around, notes = read_settings(self._cluster), self._around, list[str]()
         kubectl = Kubectl(around.process, around.environ, settings.context, notes.append, settings.namespace)
         return examine_cluster(kubectl, self._cluster.file, settings, plan.request if plan else None, notes)
@@ -194,10 +194,6 @@ class KubernetesBackend:
     def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
         python = read_settings(self._cluster).python
         return self._exec(ref, node, "-i", (python, "-I", "-c", source))
-
-    def program_address(self, ref: JobRef, forward: PortForward) -> str:
-        """kubectl connects inside the pod."""
-        return LOOPBACK
 
     def _exec(self, ref: JobRef, node: int, streams: str, command: Sequence[str]) -> Sequence[str]:
         place, pod = self._place_of(ref), self._pod(ref, node)

@@ -18,6 +18,7 @@ from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of, most_gp
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.login_node import LoginNode
 from blobsync.backends.protocol import (
+    Backend,
     ClusterSummary,
     Holder,
     Outcome,
@@ -62,7 +63,7 @@ class LocalRequest:
     command: tuple[str, ...]
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """Runs jobs as processes of this machine. The user has one queue for all projects."""
 
     name = "local"
@@ -73,7 +74,7 @@ class LocalBackend:
         self._runs = around.state_dir / "jobs"
         self._queue_dir = queue_folder(around.environ)
 
-    def plan(self, spec: JobSpec) -> Plan[LocalRequest]:
+    def plan(self, spec: JobSpec) -> Plan:
         if spec.is_elastic or spec.tasks:
             _demand_room(spec)
         elif spec.nodes != 1:
@@ -103,7 +104,7 @@ class LocalBackend:
         )
         return Plan(spec, "\n".join(shown), LocalRequest(files.folder, command))
 
-    def submit(self, plan: Plan[LocalRequest], secrets: Secrets) -> Outcome:
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
         known = self.locate(plan.spec)
         if known:
             return known
@@ -132,7 +133,7 @@ class LocalBackend:
         LocalQueue(self._queue_dir).leave(spec.run_id)
         self._files(spec.run_id).remove()
 
-    def _start(self, plan: Plan[LocalRequest], secrets: Secrets) -> JobRef:
+    def _start(self, plan: Plan, secrets: Secrets) -> JobRef:
         request: LocalRequest = plan.request
         files, spec = RunFiles(request.folder), plan.spec
         capacity = self._capacity()

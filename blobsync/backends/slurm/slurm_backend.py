@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from blobsync.backends.login_node import LoginNode, RecordedEnd, TaskEnds
 from blobsync.backends.port_forwarding import LOOPBACK, SshMachine, forward_line, read_host, read_machine
 from blobsync.backends.protocol import (
+    Backend,
     ClusterSummary,
     Holder,
     Outcome,
@@ -71,7 +72,7 @@ class SlurmRequest:
     command: tuple[str, ...]
 
 
-class SlurmBackend:
+class SlurmBackend(Backend):
     """One cluster with Slurm."""
 
     name = "slurm"
@@ -84,7 +85,7 @@ class SlurmBackend:
         root = self._settings.get("job_root")
         self._job_root = str(root) if root else "~/.blobsync/jobs" if ssh else str(around.state_dir / "jobs")
 
-    def plan(self, spec: JobSpec) -> Plan[SlurmRequest]:
+    def plan(self, spec: JobSpec) -> Plan:
         folder = f"{self._job_root}/{run_name(spec.run_id)}"
         script = build_script(spec, {**self._settings, **spec.options})
         request = SlurmRequest(folder, script, ("sbatch", "--parsable", f"--chdir={folder}", f"{folder}/job.sh"))
@@ -97,7 +98,7 @@ class SlurmBackend:
         )
         return Plan(spec, "\n".join(shown), request)
 
-    def submit(self, plan: Plan[SlurmRequest], secrets: Secrets) -> Outcome:
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
         request: SlurmRequest = plan.request
         spec = plan.spec
         files = {"job.sh": request.script, "job.json": spec.to_json(), **travelling_sources(spec)}
