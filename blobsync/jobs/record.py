@@ -133,6 +133,10 @@ class JobRecord:
     where it was submitted; jobs that an older blobsync recorded have none. ``has_just_ended``: this look was the first
     to see its end. ``states`` are the known changes of its
     state, by their times; ``spans_of`` makes spans of them.
+
+    ``by`` is the user of a job of another machine or user (empty: the project's history has it). It is from its record
+    in the container, which anybody who can write there may have written, and it has no reference to its platform: it
+    can be looked at, and submitted again as the caller's own job.
     """
 
     spec: JobSpec
@@ -147,6 +151,7 @@ class JobRecord:
     current: bool = False
     states: tuple[StateChange, ...] = field(default=(), repr=False)
     has_just_ended: bool = False
+    by: str = ""
 
     def __repr__(self) -> str:
         code = f" ({self.info.exit_code})" if self.info.exit_code else ""
@@ -196,30 +201,9 @@ class JobRecord:
         return self.spec.cluster
 
     @property
-    def by(self) -> str:
-        """The user of a job of which only the container has a record; empty: the project's history has it."""
-        return ""
-
-    @property
     def is_settled(self) -> bool:
         """Whether the state is current: the job has ended, or its cluster has just reported it."""
-        return self.current or self.info.state.is_final
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class RecalledJob(JobRecord):
-    """A job of another machine or user, from its record in the container, which anybody who can write there may have
-    written. It has no reference to its platform: it can be looked at, and submitted again as the caller's own job."""
-
-    @property
-    def by(self) -> str:
-        """The user in its id."""
-        return self.run_id.rsplit("_", 2)[0]
-
-    @property
-    def is_settled(self) -> bool:
-        """False: no cluster has said it."""
-        return False
+        return not self.by and (self.current or self.info.state.is_final)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ whole id is found without one. The first line of a record is the job's state, th
 specification: no value of a variable, no line of the cluster file, no path of a disk, nothing that looks like a secret.
 
 Whoever can write to the container can write records. So nothing is ended, removed, run or trusted by one: the gate here
-makes :class:`RecalledJob`, which has no reference to a platform, and everything else is from the caller's own files.
+makes a record without a reference to a platform, and everything else is from the caller's own files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from blobsync.config.loader import cluster_names
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.logs import UNSEEN
-from blobsync.jobs.record import JobList, JobRecord, RecalledJob
+from blobsync.jobs.record import JobList, JobRecord
 from blobsync.jobspec.make_spec import find_mirror, mirror_place
 from blobsync.jobspec.spec import (
     OWN_OUTPUT,
@@ -248,7 +248,7 @@ def newest_shared(context: JobContext, limit: int, cluster: str | None = None, l
     """The newest ``limit`` jobs of each container, of one cluster or of all, that this project has no record of; one
     bounded listing each. ``listed``: the cluster of a service whose own list is shown, too."""
     places, problems = _places(context, [cluster] if cluster else cluster_names(context.root), listed)
-    found: list[RecalledJob] = []
+    found: list[JobRecord] = []
     for place in places:
         try:
             records, left = _newest_in(context, place, limit)
@@ -264,7 +264,7 @@ def newest_shared(context: JobContext, limit: int, cluster: str | None = None, l
     return JobList(tuple(sorted(found, key=lambda one: one.submitted, reverse=True)), tuple(problems))
 
 
-def _newest_in(context: JobContext, place: _Place, limit: int) -> tuple[list[RecalledJob], list[str]]:
+def _newest_in(context: JobContext, place: _Place, limit: int) -> tuple[list[JobRecord], list[str]]:
     """The jobs in its first ``limit`` blobs that are others', and why some of these are no jobs."""
     with context.store(place.clusters[0], place.account) as store:
         listed = [(_id_in(place, blob.name), blob) for blob in store.first_blobs(f"{place.folder}/", limit)]
@@ -279,21 +279,21 @@ def _newest_in(context: JobContext, place: _Place, limit: int) -> tuple[list[Rec
             wanted.append(run_id)
             room -= blob.size
         read = list(side_by_side(lambda run_id: _read(store, place, run_id), wanted, _AT_A_TIME))
-    left += [str(each) for each in read if not isinstance(each, RecalledJob)]
-    return [each for each in read if isinstance(each, RecalledJob)], left
+    left += [str(each) for each in read if not isinstance(each, JobRecord)]
+    return [each for each in read if isinstance(each, JobRecord)], left
 
 
 def find_shared(context: JobContext, wanted: str) -> JobList:
     """The jobs in containers with this id, or among the newest those whose id ends, or whose last part begins, so."""
     places, _ = _places(context, cluster_names(context.root))
-    found: dict[str, RecalledJob] = {}
+    found: dict[str, JobRecord] = {}
     problems: list[str] = []
     for place in places:
         try:
             with context.store(place.clusters[0], place.account, patient=False) as store:
                 for run_id in _ids_like(store, place, wanted):
                     one = _read(store, place, run_id)
-                    if isinstance(one, RecalledJob):
+                    if isinstance(one, JobRecord):
                         found.setdefault(run_id, one)
                     elif not isinstance(one, BlobNotFoundError):
                         problems.append(str(one))
@@ -345,7 +345,7 @@ def _id_in(place: _Place, name: str) -> str:
     return ""
 
 
-def _read(store: BlobStore, place: _Place, run_id: str) -> RecalledJob | Exception:
+def _read(store: BlobStore, place: _Place, run_id: str) -> JobRecord | Exception:
     """The job in one record, or why it is none."""
     name = place.name_of(run_id)
     try:
@@ -361,7 +361,7 @@ def _read(store: BlobStore, place: _Place, run_id: str) -> RecalledJob | Excepti
         return ValueError(f"{name} is not a job's record: {UNSEEN.sub('?', str(error))[:_MOST_SAID]}")
 
 
-def recalled(body: bytes, run_id: str, clusters: Sequence[Cluster], written: float) -> RecalledJob:
+def recalled(body: bytes, run_id: str, clusters: Sequence[Cluster], written: float) -> JobRecord:
     """The gate of records: the job in one, as a job of one of the caller's own ``clusters``. ``written`` is when, in
     seconds since 1970. Raises ``ValueError``, ``TypeError``, ``KeyError`` or ``BlobsyncError`` for anything else."""
     first, _, second = body.decode("utf-8").partition("\n")
@@ -389,7 +389,8 @@ def recalled(body: bytes, run_id: str, clusters: Sequence[Cluster], written: flo
     spec = replace(spec, cluster=cluster.name, platform=cluster.platform, logs=find_mirror(cluster, run_id))
     submitted = submission_time(run_id) or 0.0
     ref = JobRef(run_id, "")
-    return RecalledJob(spec, ref, cluster.platform, info, submitted, successor_of=successor_of, confirmed=written)
+    by = run_id.rsplit("_", 2)[0]
+    return JobRecord(spec, ref, cluster.platform, info, submitted, successor_of=successor_of, confirmed=written, by=by)
 
 
 def _demand_state(info: RunInfo | TaskInfo) -> None:
@@ -462,19 +463,14 @@ def _demand_texts(spec: JobSpec, others: Sequence[str]) -> None:
 Agree = Callable[[Sequence[str]], None]
 
 
-def demand_agreed(old: RecalledJob, spec: JobSpec, agree: Agree | None, file: str) -> None:
+def demand_agreed(old: JobRecord, spec: JobSpec, agree: Agree | None, file: str) -> None:
     """Raise unless all of a job from a container is known, and the user, who has seen what would run, wants that.
 
     ``spec`` is that, by the user's cluster ``file``. Raises ``UsageError`` and what ``agree`` raises.
     """
     hidden = [f"word {place} of its command" for place, word in enumerate(old.spec.argv, 1) if HIDDEN in word]
-    tasks = old.spec.tasks
-    columns = zip(*tasks.rows, strict=True) if tasks and tasks.rows else ()
-    hidden += [
-        f"the parameter {name}"
-        for name, values in zip(tasks.names if tasks else (), columns, strict=False)
-        if HIDDEN in " ".join(values)
-    ]
+    columns = old.spec.tasks.columns if old.spec.tasks else {}
+    hidden += [f"the parameter {name}" for name, values in columns.items() if HIDDEN in " ".join(values)]
     if hidden:
         raise UsageError(
             f"{old.run_id} cannot be submitted again from its record in the container: {', '.join(hidden)} may be a"
@@ -494,13 +490,12 @@ def demand_agreed(old: RecalledJob, spec: JobSpec, agree: Agree | None, file: st
     agree(list(_what_runs(old, spec)))
 
 
-def _what_runs(old: RecalledJob, spec: JobSpec) -> Iterator[str]:
+def _what_runs(old: JobRecord, spec: JobSpec) -> Iterator[str]:
     yield f"{old.run_id} is by {old.by}, from the container. With your rights, you would run:"
     # A line of its own could look like what is said here.
     yield "  command: " + shlex.join(spec.argv).replace("\n", "\\n")
     # What runs is in them as well.
-    tasks = spec.tasks
-    for name, values in zip(tasks.names if tasks else (), zip(*tasks.rows, strict=True) if tasks else (), strict=True):
+    for name, values in (spec.tasks.columns if spec.tasks else {}).items():
         yield f"  parameter {name}: {', '.join(map(shlex.quote, dict.fromkeys(values)))}"
     yield f"  on: {spec.cluster} ({spec.platform}), {job_size_text(spec)}"
     yield from (f"  folder {each.name}: {each.mode} {each.container}/{each.path}" for each in spec.folders)

@@ -33,7 +33,7 @@ from blobsync.config.model import Cluster
 from blobsync.config.project_root import LOCK_FOLDER
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.empty_folders import empty_links
-from blobsync.jobs.record import JobRecord, RecalledJob, home_of
+from blobsync.jobs.record import JobRecord, home_of
 from blobsync.jobs.shared_records import Agree, demand_agreed, share
 from blobsync.jobs.states import cancel, cancel_task, refresh
 from blobsync.jobspec.code_choice import ChooseCode, CodeChoice, demand_known
@@ -168,7 +168,7 @@ def resubmit(
         )
         again = _in_lineage(_spec_again(context, asked, cluster, code.ref, num_gpu, moved), old.spec)
         spec = _as_it_runs(context, cluster, again)
-    if isinstance(old, RecalledJob):
+    if old.by:
         demand_agreed(old, spec, agree, cluster.file)
     if locked:
         _demand_same_data(context, cluster, spec, old.spec)

@@ -213,6 +213,11 @@ class TaskArray:
         """The parameters of the task at this place of the list."""
         return dict(zip(self.names, self.rows[place], strict=True)) if self.rows else {}
 
+    @property
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """The values of each parameter, in the order of the tasks."""
+        return dict(zip(self.names, zip(*self.rows, strict=True), strict=False))
+
     def only(self, numbers: Collection[int]) -> TaskArray:
         """Those of the tasks that have one of these numbers, which they keep."""
         at = [place for place, number in enumerate(self.all_numbers) if number in numbers]
@@ -527,6 +532,10 @@ class RunInfo:
         """``Failed (7): node 1 ended with exit code 7``; ``Running``."""
         code = f" ({self.exit_code})" if self.exit_code else ""
         return f"{self.state}{code}" + (f": {self.reason}" if self.reason else "")
+
+    def of_task(self, number: int) -> TaskInfo:
+        """The same as the state of a task, of which a platform tells as of a job."""
+        return TaskInfo(number, self.state, self.exit_code, self.restarts, self.started, self.ended, self.reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,11 +94,7 @@ def array_argument(arguments: Iterable[str]) -> str:
 
 def sweep_tags(tasks: TaskArray) -> dict[str, str]:
     """The parameters as tags of the job, which some platforms show."""
-    columns = zip(*tasks.rows, strict=True) if tasks.rows else ()
-    return {
-        f"sweep.{name}": ",".join(dict.fromkeys(values))[:_TAG_CHARS]
-        for name, values in zip(tasks.names, columns, strict=False)
-    }
+    return {f"sweep.{name}": ",".join(dict.fromkeys(values))[:_TAG_CHARS] for name, values in tasks.columns.items()}
 
 
 def array_text(tasks: TaskArray) -> str:

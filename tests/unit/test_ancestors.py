@@ -16,7 +16,7 @@ import pytest
 
 from blobsync.backends import create_backend
 from blobsync.backends.kubernetes.request import build_kubernetes
-from blobsync.backends.kubernetes.settings import read_settings
+from blobsync.backends.kubernetes.settings import KubernetesSettings
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.plain_json import merged
 from blobsync.config.job_keys import IDLE, IDLE_HERE, LABELS
@@ -228,7 +228,7 @@ def planned(cluster: Cluster, spec: JobSpec) -> str:
     """The request; that of Kubernetes without its YAML, which takes four times as long as all else here."""
     place = around(cluster, NO_ENVIRON)
     if cluster.platform == "kubernetes":
-        return repr(build_kubernetes(spec, read_settings(cluster)))
+        return repr(build_kubernetes(spec, KubernetesSettings(cluster)))
     return create_backend(place).plan(spec).text
 
 

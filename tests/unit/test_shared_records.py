@@ -25,7 +25,7 @@ from blobsync.cli.jobs import job_data, job_details, job_table
 from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
-from blobsync.jobs.record import JobRecord, RecalledJob
+from blobsync.jobs.record import JobRecord
 from blobsync.jobs.service import JobService
 from blobsync.jobs.shared_records import FOLDER, recalled
 from blobsync.jobs.submit import hand_over, resubmit
@@ -181,7 +181,7 @@ def test_another_clone_lists_finds_and_follows_a_job(ann: Clone, bob: Clone) -> 
     assert [one.run_id for one in listed] == [own.run_id, job.run_id] and not bob.notes
     for wanted in (job.run_id, job.run_id[-8:], job.run_id[-5:]):
         seen = bob.jobs.find(wanted)
-        assert isinstance(seen, RecalledJob) and (seen.by, seen.cluster, seen.spec.name) == ("ann", "uni", "big")
+        assert (seen.by, seen.cluster, seen.spec.name) == ("ann", "uni", "big")
     assert [dict(task.parameters) for task in seen.tasks] == [{"lr": "1"}, {"lr": "2"}]
     shown = "\n".join([*job_table(listed.records), *job_details(seen, columns=0)])
     assert "ann, from the container" in shown and shown.count("BY") == 1

@@ -69,7 +69,7 @@ def trials_by_task(run: AmlReply, children: Sequence[AmlReply]) -> dict[int, Aml
 def read_sweep(body: AmlReply, run: AmlReply, children: Sequence[AmlReply]) -> RunInfo:
     """The state of a sweep and of its tasks, from its run and those of its trials."""
     info, trials = read_job(body, run), trials_by_task(run, children)
-    tasks = [_task(number, trial) for number, trial in sorted(trials.items())]
+    tasks = [read_run(trial).of_task(number) for number, trial in sorted(trials.items())]
     rest = [number for number in _numbers(body) if number not in trials]
     known = {trial.text("runId") for trial in trials.values()}
     others = [read_run(child).state for child in children if child.text("runId") not in known]
@@ -84,11 +84,6 @@ def read_sweep(body: AmlReply, run: AmlReply, children: Sequence[AmlReply]) -> R
         state = State.FAILED if info.state is State.COMPLETED else info.state
         info = replace(info, state=state, reason=info.reason or said)
     return replace(info, tasks=tuple(tasks))
-
-
-def _task(number: int, trial: AmlReply) -> TaskInfo:
-    info = read_run(trial)
-    return TaskInfo(number, info.state, info.exit_code, started=info.started, ended=info.ended, reason=info.reason)
 
 
 def _numbers(body: AmlReply) -> list[int]:

@@ -28,7 +28,7 @@ from blobsync.backends.kubernetes.request import (
     pull_login,
     with_own_keys,
 )
-from blobsync.backends.kubernetes.settings import read_settings
+from blobsync.backends.kubernetes.settings import KubernetesSettings
 from blobsync.backends.kubernetes.submission import Submission
 from blobsync.backends.port_forwarding import LOOPBACK
 from blobsync.backends.protocol import (
@@ -65,7 +65,7 @@ class KubernetesBackend(Backend):
     # -- submitting ---------------------------------------------------------------------------------------------
 
     def plan(self, spec: JobSpec) -> Plan:
-        request = build_kubernetes(spec, read_settings(self._cluster))
+        request = build_kubernetes(spec, KubernetesSettings(self._cluster))
         return Plan(spec, request.render(self._own.shown("apply", "-f", "-")), request)
 
     def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
@@ -84,7 +84,7 @@ class KubernetesBackend(Backend):
         Submission(self._own, spec).remove_unreleased()
 
     def examine(self, plan: Plan | None) -> Iterator[CheckResult]:
-        settings, around, notes = read_settings(self._cluster), self._around, list[str]()
+        settings, around, notes = KubernetesSettings(self._cluster), self._around, list[str]()
         kubectl = Kubectl(around.process, around.environ, settings.context, notes.append, settings.namespace)
         return examine_cluster(kubectl, self._cluster.file, settings, plan.request if plan else None, notes)
 
@@ -182,7 +182,7 @@ class KubernetesBackend(Backend):
             at_a_time(partial(place.delete, "Secret"), kept)
 
     def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
-        python = read_settings(self._cluster).python
+        python = KubernetesSettings(self._cluster).python
         shell = (python, "-I", f"{FILES}/{HOLDER}", *entering(RUN_DIR, node)) if holds else ("sh", "-c", _SHELL)
         return self._exec(ref, node, "-it", shell)
 
@@ -192,7 +192,7 @@ class KubernetesBackend(Backend):
         return place.argv(*words, f"{forward.local}:{forward.remote}")
 
     def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
-        python = read_settings(self._cluster).python
+        python = KubernetesSettings(self._cluster).python
         return self._exec(ref, node, "-i", (python, "-I", "-c", source))
 
     def _exec(self, ref: JobRef, node: int, streams: str, command: Sequence[str]) -> Sequence[str]:
@@ -221,7 +221,7 @@ class KubernetesBackend(Backend):
     # -- the cluster --------------------------------------------------------------------------------------------
 
     def summary(self) -> ClusterSummary:
-        resource = read_settings(self._cluster).gpu_resource
+        resource = KubernetesSettings(self._cluster).gpu_resource
         nodes = self._own.get("Node").get("items") or []
         return read_cluster(nodes, self._all_pods(), replies.read_jobs(self._own.ours("Job")), resource)
 

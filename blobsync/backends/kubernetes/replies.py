@@ -212,10 +212,7 @@ def job_info(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str],
 def sweep_info(jobs: Sequence[tuple[KubernetesJob, Sequence[Pod]]], events: Mapping[str, str], shown: Shown) -> RunInfo:
     """The state of a sweep whose tasks have Jobs of their own, with the pods of each."""
     infos = {job.task or 0: job_info(job, pods, events, shown) for job, pods in jobs}
-    tasks = [
-        TaskInfo(number, one.state, one.exit_code, one.restarts, one.started, one.ended, one.reason)
-        for number, one in infos.items()
-    ]
+    tasks = [one.of_task(number) for number, one in infos.items()]
     if any(job.canceled for job, _ in jobs):
         # Those that waited were deleted.
         tasks += [TaskInfo(number, State.CANCELED) for number in jobs[0][0].numbers if number not in infos]

@@ -226,7 +226,7 @@ def build_kubernetes(spec: JobSpec, settings: KubernetesSettings) -> KubernetesR
     place = _Place(spec, name, settings.namespace)
     objects: list[Object] = [place.secret(name, "Opaque", {SECRETS_KEY: _blank(spec)})]
     if settings.registry:
-        login = pull_login(settings.registry.address, settings.registry.username, "")
+        login = pull_login(*settings.registry, "")
         objects.append(place.secret(pull_name(name), "kubernetes.io/dockerconfigjson", {PULL_KEY: login}))
     for mount in mounts:
         values = {"azurestorageaccountname": mount.account, SAS_KEY: ""}

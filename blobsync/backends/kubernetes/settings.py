@@ -83,72 +83,40 @@ RESTRICTED_CONTEXT = SecurityContext.of(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Registry:
-    """The image's registry and user; the password is read from the cluster file when it is needed."""
-
-    address: str
-    username: str
-
-
-@dataclass(frozen=True, slots=True)
 class KubernetesSettings:
     """``kubernetes:`` of a cluster file, with ``docker:`` and ``runtime:``. Empty texts: not set.
 
-    An empty ``context`` or ``namespace`` is kubectl's current one. ``registry`` None: no login.
+    An empty ``context`` or ``namespace`` is kubectl's current one. ``registry`` are the address and the user of the
+    image's registry; None: no login. The password is read from the cluster file when it is needed.
     """
 
-    image: str
-    context: str = ""
-    namespace: str = ""
-    service_account: str = ""
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: tuple[Mapping[str, str], ...] = ()
-    priority_class: str = ""
-    queue: str = ""
-    cpu: str = ""
-    memory: str = ""
-    shm_size: str = ""
-    pull_secret: str = ""
-    ttl_days: int = _TTL_DAYS
-    gpu_resource: str = _GPU_RESOURCE
-    security: SecurityContext = field(default_factory=SecurityContext)
-    registry: Registry | None = None
-    python: str = _PYTHON
-    scratch: str = ""
-    keep_root: str = "never"
-    sync_seconds: int = 60
-
-
-def read_settings(cluster: Cluster) -> KubernetesSettings:
-    """Raises ``ConfigError`` for what a server would refuse."""
-    settings = settings_of(cluster)
-    tolerations: Any = cluster.value("kubernetes.tolerations") or ()
-    days = cluster.number("kubernetes.ttl_days", _TTL_DAYS)
-    if days is None or days > _MOST_DAYS:
-        raise _error(cluster, "ttl_days", f"must be at most {_MOST_DAYS}")
-    return KubernetesSettings(
-        image=_image(cluster),
-        context=_text(cluster, "context", CONTEXT, "the name of a context: kubectl config get-contexts"),
-        namespace=_text(cluster, "namespace", NAMESPACE, "the name of a namespace"),
-        service_account=_text(cluster, "service_account", _SUBDOMAIN, "the name of a service account"),
-        node_selector=_node_selector(cluster),
-        tolerations=tuple(_toleration(cluster, value) for value in tolerations),
-        priority_class=_text(cluster, "priority_class", _SUBDOMAIN, "the name of a priority class"),
-        queue=_text(cluster, "queue", _QUEUE, "the name of one of Kueue's local queues"),
-        cpu=_text(cluster, "cpu", _QUANTITY, "a number of CPUs: 4, 500m"),
-        memory=_text(cluster, "memory", _QUANTITY, "an amount of memory: 64Gi"),
-        shm_size=_text(cluster, "shm_size", _QUANTITY, "an amount of memory: 16Gi") or _docker_shm(cluster),
-        pull_secret=_text(cluster, "pull_secret", _SUBDOMAIN, "the name of a secret"),
-        ttl_days=days,
-        gpu_resource=_text(cluster, "gpu_resource", _QUALIFIED, "the name of a resource") or _GPU_RESOURCE,
-        security=_security(cluster),
-        registry=_registry(cluster),
-        python=str(settings.get("python") or _PYTHON),
-        scratch=str(settings.get("scratch") or ""),
-        keep_root=str(settings.get("keep_root") or "never"),
-        sync_seconds=int(settings.get("sync_seconds") or 60),
-    )
+    def __init__(self, cluster: Cluster) -> None:
+        """Raises ``ConfigError`` for what a server would refuse."""
+        settings = settings_of(cluster)
+        tolerations: Any = cluster.value("kubernetes.tolerations") or ()
+        days = cluster.number("kubernetes.ttl_days", _TTL_DAYS)
+        if days is None or days > _MOST_DAYS:
+            raise _error(cluster, "ttl_days", f"must be at most {_MOST_DAYS}")
+        self.image = _image(cluster)
+        self.context = _text(cluster, "context", CONTEXT, "the name of a context: kubectl config get-contexts")
+        self.namespace = _text(cluster, "namespace", NAMESPACE, "the name of a namespace")
+        self.service_account = _text(cluster, "service_account", _SUBDOMAIN, "the name of a service account")
+        self.node_selector = _node_selector(cluster)
+        self.tolerations = tuple(_toleration(cluster, value) for value in tolerations)
+        self.priority_class = _text(cluster, "priority_class", _SUBDOMAIN, "the name of a priority class")
+        self.queue = _text(cluster, "queue", _QUEUE, "the name of one of Kueue's local queues")
+        self.cpu = _text(cluster, "cpu", _QUANTITY, "a number of CPUs: 4, 500m")
+        self.memory = _text(cluster, "memory", _QUANTITY, "an amount of memory: 64Gi")
+        self.shm_size = _text(cluster, "shm_size", _QUANTITY, "an amount of memory: 16Gi") or _docker_shm(cluster)
+        self.pull_secret = _text(cluster, "pull_secret", _SUBDOMAIN, "the name of a secret")
+        self.ttl_days = days
+        self.gpu_resource = _text(cluster, "gpu_resource", _QUALIFIED, "the name of a resource") or _GPU_RESOURCE
+        self.security = _security(cluster)
+        self.registry = _registry(cluster)
+        self.python = str(settings.get("python") or _PYTHON)
+        self.scratch = str(settings.get("scratch") or "")
+        self.keep_root = str(settings.get("keep_root") or "never")
+        self.sync_seconds = int(settings.get("sync_seconds") or 60)
 
 
 def _text(cluster: Cluster, key: str, form: re.Pattern[str], what: str) -> str:
@@ -186,14 +154,14 @@ def _security(cluster: Cluster) -> SecurityContext:
     return SecurityContext.of(fields)
 
 
-def _registry(cluster: Cluster) -> Registry | None:
+def _registry(cluster: Cluster) -> tuple[str, str] | None:
     docker = cluster.docker
     if not docker.password:
         return None
     if not docker.username or not docker.address:
         missing = "username" if not docker.username else "address"
         raise cluster.error(("docker", missing), "needs a password, a username and an address")
-    return Registry(docker.address, docker.username)
+    return docker.address, docker.username
 
 
 def _docker_shm(cluster: Cluster) -> str:

@@ -18,7 +18,7 @@ from blobsync.backends.protocol import ClusterSummary, Holder
 from blobsync.base.errors import UsageError
 from blobsync.base.exit_codes import shell_code
 from blobsync.base.formatting import count_text
-from blobsync.jobspec.spec import RunInfo, State, StateChange, TaskInfo
+from blobsync.jobspec.spec import RunInfo, State, StateChange
 from blobsync.jobspec.sweep import read_array
 from blobsync.jobspec.task_states import ORDER
 
@@ -175,14 +175,8 @@ def as_run_info(run_id: str, job: SlurmJob) -> RunInfo:
         ended=job.ended if state.is_final else None,
         nodes=job.nodes,
         states=tuple(_earlier_states(job)),
-        tasks=tuple(found for task in job.tasks for found in _task_infos(task)),
+        tasks=tuple(one for task in job.tasks for one in map(as_run_info("", task).of_task, task_numbers(task.job_id))),
     )
-
-
-def _task_infos(task: SlurmJob) -> Iterator[TaskInfo]:
-    info = as_run_info("", task)
-    for number in task_numbers(task.job_id):
-        yield TaskInfo(number, info.state, info.exit_code, info.restarts, info.started, info.ended, info.reason)
 
 
 def task_numbers(job_id: str) -> Sequence[int]:

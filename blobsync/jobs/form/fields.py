@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from blobsync.config.job_keys import ONLY_ON, OUTRANKED
 from blobsync.config.known_keys import CLUSTER, PLATFORMS, Key, Kind
@@ -33,7 +32,7 @@ class FormField:
     """One field. ``key`` is its key in the cluster file (dotted), ``option`` its option of ``submit``.
 
     ``only`` are the platforms that have it; empty: those that the tables of ``config check`` name, or all.
-    ``choices`` are the allowed values besides an empty one. ``example`` is shown in the empty field.
+    ``choices`` are the allowed values besides an empty one; none: any. ``example`` is shown in the empty field.
     """
 
     name: str
@@ -56,15 +55,7 @@ class FormField:
         return (section,) if section in PLATFORMS else ONLY_ON.get(self.key, PLATFORMS)
 
 
-class FieldGroup(NamedTuple):
-    """Fields that belong together, each with what may be chosen in it (empty: anything)."""
-
-    name: str
-    fields: tuple[tuple[FormField, tuple[str, ...]], ...]
-
-
 WHAT, SIZE, WHERE, SURROUNDINGS, MORE = "Command", "Size", "Resources", "Environment", "More"
-GROUPS = (WHAT, SIZE, WHERE, SURROUNDINGS, MORE)
 
 
 def known_key(dotted: str) -> Key:
@@ -105,7 +96,8 @@ def _key(
     about = known_key(key)
     entry = FieldEntry.CHOICE if about.choices else _ENTRIES.get(about.kind, FieldEntry.LINE)
     entry = FieldEntry.LINES if has_lines else entry
-    return FormField(key.rpartition(".")[2], label, group, entry, key, help=help, example=example, only=only)
+    choices = ("yes", "no") if entry is FieldEntry.FLAG else about.choices
+    return FormField(key.rpartition(".")[2], label, group, entry, key, "", help, example, only, choices)
 
 
 FIELDS: tuple[FormField, ...] = (
@@ -265,26 +257,12 @@ def fields_of(platform: str) -> tuple[FormField, ...]:
     return tuple(field for field in FIELDS if platform in field.platforms)
 
 
-def field_groups(platform: str) -> tuple[FieldGroup, ...]:
-    """The fields that jobs on a platform have, in their order; groups without one are left out."""
-    fields = fields_of(platform)
-    return tuple(group for name in GROUPS if (group := _group(name, fields)).fields)
-
-
-def folder_groups() -> tuple[FieldGroup, ...]:
-    """The fields of a folder entry: first those without a group, then its checkpoints."""
-    return tuple(_group(name, FOLDER_FIELDS) for name in ("", _CHECKPOINTS))
-
-
-def _group(name: str, fields: Iterable[FormField]) -> FieldGroup:
-    return FieldGroup(name, tuple((one, choices_of(one)) for one in fields if one.group == name))
-
-
-def choices_of(field: FormField) -> tuple[str, ...]:
-    """What may be chosen in a field, besides leaving it empty; as the table of keys says."""
-    if field.choices or field.entry is not FieldEntry.CHOICE:
-        return field.choices or (("yes", "no") if field.entry is FieldEntry.FLAG else ())
-    return known_key(field.key).choices
+def by_group(fields: Iterable[FormField]) -> dict[str, list[FormField]]:
+    """The fields by the names of their groups, in their order."""
+    found: dict[str, list[FormField]] = {}
+    for each in fields:
+        found.setdefault(each.group, []).append(each)
+    return found
 
 
 def key_on(field: FormField, known: Cluster | None) -> str:

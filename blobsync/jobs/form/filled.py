@@ -459,11 +459,10 @@ def form_of_job(record: JobRecord, known: Cluster | None) -> FilledForm:
 
 def _sweep_fields(tasks: TaskArray) -> dict[str, str]:
     """The fields that ask for these tasks again, all combinations or side by side; empty if none do."""
-    columns = list(zip(*tasks.rows, strict=True))
-    distinct = [tuple(dict.fromkeys(column)) for column in columns]
     parallel = {"parallel": str(tasks.parallel)} if tasks.parallel else {}
-    for zipped, lists in ((False, distinct), (True, columns)):
-        words = [f"{name}={','.join(values)}" for name, values in zip(tasks.names, lists, strict=True)]
+    for zipped in (False, True):
+        lists = {name: values if zipped else dict.fromkeys(values) for name, values in tasks.columns.items()}
+        words = [f"{name}={','.join(values)}" for name, values in lists.items()]
         with suppress(UsageError):
             if sweep(words, zipped=zipped).rows == tasks.rows:
                 return {"sweep": "\n".join(words), "zip": "yes" if zipped else "", **parallel}

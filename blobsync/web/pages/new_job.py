@@ -23,11 +23,12 @@ from blobsync.config.model import Cluster, value_at
 from blobsync.config.trusted_code import demand_digest, trust_code
 from blobsync.jobs.form.fields import (
     FOLDER_FIELD_BY_KEY,
+    FOLDER_FIELDS,
     FieldEntry,
     FormField,
-    field_groups,
+    by_group,
+    fields_of,
     folder_field,
-    folder_groups,
     key_on,
 )
 from blobsync.jobs.form.filled import CheckedForm, JobForm, check_form, form_of_job
@@ -161,20 +162,19 @@ def _fields(found: CheckedForm, *, fresh: bool) -> dict[str, Any]:
     known = found.known
     return {
         "form": found.form,
-        "groups": field_groups(known.platform) if known else (),
+        "groups": by_group(_fields_of(found)),
         "known": known,
-        "hints": {**{one.name: _hint(found, one) for one in _named(found)}, **_folder_hints(known)},
+        "hints": {**{one.name: _hint(found, one) for one in _fields_of(found)}, **_folder_hints(known)},
         "mistakes": {one.field: one for one in reversed(found.mistakes) if not fresh or one.field == "cluster"},
         "entries": FieldEntry,
-        "folder_groups": folder_groups(),
+        "folder_groups": by_group(FOLDER_FIELDS),
         "folder_field": folder_field,
         "opened": _opened(found),
     }
 
 
-def _named(found: CheckedForm) -> list[FormField]:
-    groups = field_groups(found.known.platform) if found.known else ()
-    return [one for group in groups for one, _ in group.fields]
+def _fields_of(found: CheckedForm) -> tuple[FormField, ...]:
+    return fields_of(found.known.platform) if found.known else ()
 
 
 def _hint(found: CheckedForm, field: FormField) -> str:
@@ -197,11 +197,10 @@ def _folder_hints(known: Cluster | None) -> dict[str, str]:
 def _folder_labels(known: Cluster | None) -> dict[str, str]:
     """The labels of the fields of folder entries, each with the folder's name."""
     named = [entry.prefix for entry in known.folders] if known else []
-    fields = [field for group in folder_groups() for field, _ in group.fields]
     return {
         folder_field(field, folder): f"{field.label} ({folder})" if field.group else f"{field.label} {folder}"
         for folder in named
-        for field in fields
+        for field in FOLDER_FIELDS
     }
 
 
@@ -209,7 +208,7 @@ def _opened(found: CheckedForm) -> set[str]:
     """The folders whose checkpoints are unfolded: the cluster file or the form says something of them."""
     entries = found.known.folders if found.known else ()
     wrong = {one.field for one in found.mistakes}
-    names = [field for group in folder_groups()[1:] for field, _ in group.fields]
+    names = [field for field in FOLDER_FIELDS if field.group]
     return {
         entry.prefix
         for entry in entries
@@ -231,7 +230,7 @@ def _aside(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, An
     shown: dict[str, Any] = dict.fromkeys(("line", "request", "problem", "hint", "digest"), "")
     shown |= {"spec": None, "warnings": found.warnings, "missing": (), "fresh": fresh}
     if found.asked is None:
-        labels = {**{one.name: one.label for one in _named(found)}, **_folder_labels(found.known)}
+        labels = {**{one.name: one.label for one in _fields_of(found)}, **_folder_labels(found.known)}
         shown["missing"] = [(labels.get(one.field, one.field.title()), one) for one in found.mistakes]
         return {"aside": shown}
     shown["line"] = shlex.join(found.asked.command_line)
