@@ -161,6 +161,10 @@ class Backend(Protocol):
         """Stop a job. Safe to repeat, also after its end. Raises ``JobNotFoundError`` for an unknown one."""
         ...
 
+    def cancel_task(self, ref: JobRef, number: int) -> None:
+        """Stop one task of a job, and let the others run. Safe to repeat, also after its end."""
+        ...
+
     def logs(self, ref: JobRef, tasks: Collection[int] | None = None) -> Sequence[LogFile]:
         """The logs so far, sorted by name; of these ``tasks`` alone where that costs less."""
         ...
@@ -205,11 +209,6 @@ class Backend(Protocol):
         Nodes with the highest numbers are removed first; node 0 stays.
         """
         raise UsageError(f"{ref.run_id} cannot be scaled: {self.name} cannot change a job that runs")
-
-    def cancel_task(self, ref: JobRef, number: int) -> None:
-        """Stop one task of a job, and let the others run. Safe to repeat, also after its end."""
-        hint = f"blobsync abort {ref.run_id}"
-        raise UsageError(f"{self.name} cannot end one task of {ref.run_id} alone", hint=hint)
 
     def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
         """The command that forwards the port while it runs. Raises ``JobError`` unless that node of the job runs."""

@@ -87,6 +87,9 @@ class FakeBackend(Backend):
             self.jobs[ref.run_id] = replace(info, state=State.CANCELED, ended=time.time())
         self._answer()
 
+    def cancel_task(self, ref: JobRef, number: int) -> None:
+        raise JobError("there are no tasks")
+
     def logs(self, ref: JobRef, tasks: Collection[int] | None = None) -> Sequence[LogFile]:
         self._check()
         text = self._text(ref.run_id)

@@ -224,6 +224,7 @@ NOT_THE_FILES_FAULT: Mapping[str, str] = {
     "tasks: a sweep on Azure ML has at most": "--sweep",
     "but a task requests {spec.nodes}": "the shape of the job is refused before",
     "cannot be scaled": "a job that runs is scaled",
+    "opens no port of a job": "a tunnel to a job that runs",
     "may have {bounds}, not {nodes}": "a job that runs is scaled",
     "has ended: {state}": "a job that runs is scaled",
     "starts it again with as many as are free": "a job that runs is scaled",
