@@ -12,7 +12,8 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from blobsync.base.errors import (
     BackendUnavailableError,
@@ -27,7 +28,7 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.process import Completed, ProcessRunner
 from blobsync.config.known_keys import PROGRAM_FORM
 from blobsync.jobspec.node_archive import standalone_source
-from blobsync.jobspec.spec import LogFile
+from blobsync.jobspec.spec import LogFile, RunInfo, State
 
 _Answer = TypeVar("_Answer")
 
@@ -42,18 +43,6 @@ _NO_PROGRAM = 127
 _SHOWN_CHARS = 300
 # Slurm's programs end with 255, too, if they do not understand an option: over ssh that becomes 1.
 _IN_A_SHELL = ("sh", "-c", f'"$@"; code=$?; [ "$code" -ne {_SSH_FAILED} ] || code=1; exit "$code"', "sh")
-
-
-# The number, exit code and time of each task.
-TaskEnds = Sequence[tuple[int, int, float]]
-
-
-class RecordedEnd(NamedTuple):
-    """What a job, and each of its tasks, recorded at its end: the highest code and the last time."""
-
-    code: int
-    at: float
-    tasks: TaskEnds = ()
 
 
 class LoginNode:
@@ -143,15 +132,20 @@ class LoginNode:
 
     def exit_codes(
         self, folders: Sequence[str], ended: Sequence[str] = (), listed: Sequence[str] = ()
-    ) -> list[RecordedEnd | None]:
-        """The exit code and time in each job's ``exit_code`` file, and in those of its tasks; removes the secrets of
-        the ``ended`` ones, and of those that seem to have ended, unless Slurm has them ``listed``."""
+    ) -> list[RunInfo | None]:
+        """The end in each job's ``exit_code`` file, and in those of its tasks: the highest code and the last time;
+        removes the secrets of the ``ended`` ones, and of those that seem to have ended, unless Slurm has them
+        ``listed``."""
 
-        def read(each: Any) -> RecordedEnd | None:
+        def end_of(code: Any, at: Any) -> RunInfo:
+            state = State.FAILED if int(code) else State.COMPLETED
+            return RunInfo("", state, exit_code=int(code), ended=float(at))
+
+        def read(each: Any) -> RunInfo | None:
             if each is None:
                 return None
-            tasks = [(int(number), int(code), float(at)) for number, code, at in each[2:]]
-            return RecordedEnd(int(each[0]), float(each[1]), tasks)
+            tasks = [end_of(code, at).of_task(int(number)) for number, code, at in each[2:]]
+            return replace(end_of(*each[:2]), tasks=tuple(tasks))
 
         return self._ask_for_each(read, folders, verb="codes", ended=list(ended), listed=list(listed))
 

@@ -96,7 +96,6 @@ def settings_of(cluster: Cluster) -> Mapping[str, Any]:
         **cluster.mapping("runtime"),
         **({"python": python} if python else {}),
         **cluster.mapping(cluster.platform),
-        "local": cluster.mapping("local"),
     }
 
 

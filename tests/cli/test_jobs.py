@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from blobsync.backends.local.run_files import RunFiles, SavedState
+from blobsync.backends.local.run_files import RunFiles
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.form.filled import JobForm, check_form
 from blobsync.jobs.record import JobRecord
@@ -34,7 +34,7 @@ def runs(cli: Cli) -> RunFiles:
             context.history.update(record, RunInfo(run_id, State.FAILED, exit_code=3))
     files = RunFiles(context.state.root / "jobs" / NEW)
     files.folder.mkdir(parents=True)
-    files.write_status(SavedState(State.QUEUED))
+    files.write_status(State.QUEUED)
     return files
 
 
@@ -48,7 +48,7 @@ def test_jobs_that_were_not_named_are_stopped_after_a_yes_alone(
         assert "add -y to answer yes" in refused.err and not runs.cancel.exists()
         assert cli(*words, "-y").out == f"{NEW}: Canceling\n"
         assert runs.cancel.exists()
-    runs.write_status(SavedState(State.CANCELED))
+    runs.write_status(State.CANCELED)
     assert cli("abort").out == f"{NEW}: Canceled\n", "nothing is stopped, so nothing is asked"
     done = cli("abort", "--all")
     assert (done.code, done.out) == (0, "") and "no job is queued or running" in done.err
@@ -64,7 +64,7 @@ def test_all_and_a_name_are_two_choices(cli: Cli, runs: RunFiles) -> None:
 
 
 def test_commands_without_an_id_take_the_newest_job_and_say_so(cli: Cli, runs: RunFiles) -> None:
-    runs.write_status(SavedState(State.FAILED, 1))
+    runs.write_status(State.FAILED, 1)
     for word in ("outputs", "parse", "logs"):
         assert f"the newest job: {NEW}" in cli(word).err, word
     said = cli("resubmit", "--failed")
@@ -87,7 +87,7 @@ def test_a_task_whose_end_is_not_known_is_not_submitted_again_in_silence(cli: Cl
 
 
 def test_the_list_is_shown_anew_until_all_have_ended(cli: Cli, runs: RunFiles) -> None:
-    runs.write_status(SavedState(State.FAILED, 1))
+    runs.write_status(State.FAILED, 1)
     shown = cli("q", "--watch")
     assert shown.code == 0 and shown.out.count("STATUS") == 1 and "all of them have ended" in shown.err
     assert cli("q", "--watch", "--json").code == 2

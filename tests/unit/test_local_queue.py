@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from blobsync.backends.local.queue import UNCLAIMED_SECONDS, Capacity, LocalQueue
-from blobsync.backends.local.run_files import RunFiles, SavedState
+from blobsync.backends.local.run_files import RunFiles
 from blobsync.backends.local.supervisor import Supervisor
 from blobsync.base.process import ProcessRunner
 from blobsync.jobspec.spec import State
@@ -80,7 +80,7 @@ def test_a_job_runs_after_one_that_has_completed_and_else_never(
     files.make({files.job: spec.to_json(), files.local: json.dumps(local), files.secrets: "{}"})
     if first is not None:
         before.folder.mkdir(parents=True)
-        before.write_status(SavedState(first if isinstance(first, State) else State.RUNNING))
+        before.write_status(first if isinstance(first, State) else State.RUNNING)
     if isinstance(first, State):
         before.lock.touch()
         before.local.touch()

@@ -60,7 +60,7 @@ def test_exit_codes_and_the_end_of_secrets(login: LoginNode, tmp_path: Path) -> 
         (runs[1] / f"task_{number}").mkdir()
         (runs[1] / f"task_{number}" / "exit_code").write_text(code)
     answers = login.exit_codes([str(run) for run in runs], [str(runs[0])])
-    assert [answer and answer[0] for answer in answers] == [0, 7, None]
+    assert [answer and answer.exit_code for answer in answers] == [0, 7, None]
     assert [(run / "secrets.json").exists() for run in runs] == [False, True, True]
 
 
@@ -89,7 +89,7 @@ def test_a_forgotten_job_that_says_nothing_any_more_loses_its_secrets(
 def test_a_forgotten_job_that_wrote_its_exit_code_loses_its_secrets(login: LoginNode, tmp_path: Path) -> None:
     run = Path(login.write(str(tmp_path / "run"), {"secrets.json": "{}"}))
     (run / "exit_code").write_text("3\n")
-    assert [answer and answer[0] for answer in login.exit_codes([str(run)])] == [3]
+    assert [answer and answer.exit_code for answer in login.exit_codes([str(run)])] == [3]
     assert not (run / "secrets.json").exists()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.backends.local.run_files import RunFiles, SavedState, remove_dead_secrets
+from blobsync.backends.local.run_files import RunFiles, remove_dead_secrets
 from blobsync.jobspec.spec import State
 
 
@@ -18,7 +18,7 @@ def make_run(jobs: Path, *, state: State | None = State.RUNNING, age: float = 0.
     files = RunFiles(jobs / "me_1_0badcafe")
     files.make({files.job: "{}", files.local: "{}", files.secrets: "{}"})
     if state:
-        files.write_status(SavedState(state))
+        files.write_status(state)
     for path in (files.local, files.secrets, *([files.state] if state else [])):
         os.utime(path, (time.time() - age, time.time() - age))
     return files

@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 from blobsync.backends.local.children import MOST_AT_A_TIME
 from blobsync.backends.local.elastic_nodes import address_of
 from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of, most_gpus_of
-from blobsync.backends.local.run_files import RunFiles, SavedState
+from blobsync.backends.local.run_files import RunFiles
 from blobsync.backends.login_node import LoginNode
 from blobsync.backends.protocol import (
     Backend,
@@ -157,7 +156,7 @@ class LocalBackend(Backend):
                 files.secrets: secrets.to_json(),
             }
         )
-        files.write_status(SavedState(State.QUEUED, reason=f"after {spec.after}" if spec.after else ""))
+        files.write_status(State.QUEUED, reason=f"after {spec.after}" if spec.after else "")
         self._around.process.spawn_detached(
             (*python_module("blobsync.backends.local.supervisor"), str(files.folder)),
             log=files.log,
@@ -270,18 +269,14 @@ class LocalBackend(Backend):
         gpus = self._named_gpus()
         return Capacity(self._slots(), _numbers(count_gpus(self._around.process)) if gpus is None else gpus)
 
-    @property
-    def _own_settings(self) -> Mapping[str, Any]:
-        own = self._settings.get("local")
-        return own if isinstance(own, Mapping) else {}
-
     def _slots(self) -> int:
-        return max(1, _count(self._own_settings.get("slots") or 1, "slots"))
+        return max(1, _count(self._cluster.value("local.slots") or 1, "slots"))
 
     def _named_gpus(self) -> tuple[str, ...] | None:
         """The GPUs that the cluster file or the environment names; None if neither does."""
-        if self._own_settings.get("gpus") is not None:
-            return _numbers(_count(self._own_settings["gpus"], "gpus"))
+        given = self._cluster.value("local.gpus")
+        if given is not None:
+            return _numbers(_count(given, "gpus"))
         return visible_gpus(self._around.environ)
 
 
@@ -335,7 +330,7 @@ def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
         if status and not status.state.is_final:
             ended = files.state.stat().st_mtime
             reason, tasks = "its supervisor died, or the machine went down", _tasks(files, State.FAILED)
-            return RunInfo(run_id, State.FAILED, None, 0, reason, status.started, ended, tasks=tasks)
+            return replace(status, state=State.FAILED, reason=reason, ended=ended, tasks=tasks)
     if status is None:
         return RunInfo(run_id, State.UNKNOWN, reason="its directory was deleted")
     state, reason = status.state, status.reason
@@ -348,8 +343,8 @@ def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
         state = State.CANCELING
     changes, nodes = files.read_changes()
     hosts = tuple(map(address_of, nodes)) if changes else ("localhost",)
-    details = (status.started, status.ended, hosts, changes, files.read_states(status))
-    return RunInfo(run_id, state, status.exit_code, 0, reason, *details, _tasks(files, state))
+    found = replace(status, state=state, reason=reason, nodes=hosts, changes=changes)
+    return replace(found, states=files.read_states(status.started), tasks=_tasks(files, state))
 
 
 def _tasks(files: RunFiles, state: State) -> tuple[TaskInfo, ...]:

@@ -8,28 +8,17 @@ import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from blobsync.backends.login_node import LOG_FOLDERS, nonempty_logs
-from blobsync.base.plain_json import made_of, parse_json
+from blobsync.base.plain_json import made_of, parse_json, parse_object
 from blobsync.base.user_folders import is_locked, locked, make_private, replace_file
-from blobsync.jobspec.spec import JobSpec, LogFile, NodeChange, State, StateChange, TaskInfo
+from blobsync.jobspec.spec import JobSpec, LogFile, NodeChange, RunInfo, State, StateChange, TaskInfo
 
 # A run without a supervisor after so many seconds will not run.
 START_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class SavedState:
-    """The contents of ``state.json``."""
-
-    state: State
-    exit_code: int | None = None
-    started: float | None = None
-    ended: float | None = None
-    gpus: tuple[str, ...] = ()
-    reason: str = ""
 
 
 class RunFiles:
@@ -90,21 +79,32 @@ class RunFiles:
         if not self._phase.exists():
             self._phase.touch()
 
-    def write_status(self, status: SavedState) -> None:
-        replace_file(self.state, json.dumps(asdict(status)).encode())
+    def write_status(
+        self,
+        state: State,
+        exit_code: int | None = None,
+        *,
+        started: float | None = None,
+        ended: float | None = None,
+        reason: str = "",
+    ) -> None:
+        values = {"state": state, "exit_code": exit_code, "started": started, "ended": ended, "reason": reason}
+        replace_file(self.state, json.dumps(values).encode())
 
-    def read_status(self) -> SavedState | None:
-        """The saved state: None without such a run, ``UNKNOWN`` for an invalid file."""
+    def read_status(self) -> RunInfo | None:
+        """What was saved: None without such a run, ``UNKNOWN`` for an invalid file."""
         try:
-            return made_of(SavedState, parse_json(self.state.read_text()))
+            # An earlier blobsync saved the GPUs, too.
+            values = {**parse_object(self.state.read_text()), "run_id": self.folder.name}
+            return made_of(RunInfo, values, newer=True)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError:
-            return SavedState(State.UNKNOWN)
+            return RunInfo(self.folder.name, State.UNKNOWN)
 
-    def read_states(self, status: SavedState) -> tuple[StateChange, ...]:
+    def read_states(self, started: float | None) -> tuple[StateChange, ...]:
         """When the run was prepared, ran and was asked to stop, from its files."""
-        changes = [StateChange(status.started, State.PREPARING)] if status.started else []
+        changes = [StateChange(started, State.PREPARING)] if started else []
         for state, file in ((State.RUNNING, self._phase), (State.CANCELING, self.cancel)):
             with suppress(OSError):
                 changes.append(StateChange(file.stat().st_mtime, state))
@@ -123,39 +123,29 @@ class RunFiles:
 
     def add_change(self, change: NodeChange, nodes: Collection[int]) -> None:
         """Append a change; ``nodes`` are the indexes of running nodes."""
-        with self.changes.open("a") as target:
-            target.write(json.dumps({**asdict(change), "nodes": sorted(nodes)}) + "\n")
+        _append(self.changes, {**asdict(change), "nodes": sorted(nodes)})
 
     def read_changes(self) -> tuple[tuple[NodeChange, ...], tuple[int, ...]]:
         """All changes in order, and the indexes of running nodes; invalid lines are skipped."""
         changes: list[NodeChange] = []
         nodes: tuple[int, ...] = ()
-        try:
-            lines = self.changes.read_text().splitlines()
-        except OSError:
-            return (), ()
-        for line in lines:
-            # The last line may be incomplete.
+        for values in _lines(self.changes):
             with suppress(ValueError, TypeError, KeyError, OverflowError):
-                values = parse_json(line)
-                change = NodeChange(float(values["at"]), int(values["running"]), int(values["wanted"]))
-                nodes = tuple(int(node) for node in values["nodes"])
+                change = made_of(NodeChange, values, newer=True)
+                nodes = tuple(map(int, values["nodes"]))
                 changes.append(change)
         return tuple(changes), nodes
 
     def add_task(self, task: TaskInfo) -> None:
         """Append a task's state."""
-        with self.tasks.open("a") as target:
-            target.write(json.dumps(asdict(task)) + "\n")
+        _append(self.tasks, asdict(task))
 
     def read_tasks(self) -> dict[int, TaskInfo]:
         """The last known states of tasks that have begun or were canceled; invalid lines are skipped."""
         found: dict[int, TaskInfo] = {}
-        text = self.tasks.read_text() if self.tasks.exists() else ""
-        for line in text.splitlines():
-            # The last line may be incomplete.
+        for values in _lines(self.tasks):
             with suppress(ValueError):
-                task = made_of(TaskInfo, parse_json(line))
+                task = made_of(TaskInfo, values)
                 found[task.number] = task
         return found
 
@@ -194,6 +184,22 @@ class RunFiles:
         found = [path for folder in folders for path in folder.glob("*") if path.is_file()]
         logs = (LogFile(path.relative_to(self.folder).as_posix(), path.stat().st_size, str(path)) for path in found)
         return nonempty_logs(sorted(logs, key=lambda log: log.name))
+
+
+def _append(path: Path, values: Mapping[str, Any]) -> None:
+    with path.open("a") as target:
+        target.write(json.dumps(values) + "\n")
+
+
+def _lines(path: Path) -> Iterator[Any]:
+    """The values of a file of JSON lines, as far as there is one."""
+    text = ""
+    with suppress(OSError):
+        text = path.read_text()
+    for line in text.splitlines():
+        # The last line may be incomplete.
+        with suppress(ValueError):
+            yield parse_json(line)
 
 
 def remove_dead_secrets(jobs: Path) -> tuple[Path, ...]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from blobsync.backends.local.children import PlainNode, TaskPool
 from blobsync.backends.local.elastic_nodes import Fleet
 from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of, most_gpus_of
-from blobsync.backends.local.run_files import RunFiles, SavedState
+from blobsync.backends.local.run_files import RunFiles
 from blobsync.base.process import ProcessRunner
 from blobsync.jobspec.interactive import hold_text
 from blobsync.jobspec.spec import JobSpec, State, run_name
@@ -46,12 +46,12 @@ class Supervisor:
         gpus = gpus_of(self._spec)
         try:
             if self._spec.after and (hindered := self._wait_for_the_first()) is not None:
-                self._files.write_status(SavedState(State.CANCELED, ended=time.time(), reason=hindered))
+                self._files.write_status(State.CANCELED, ended=time.time(), reason=hindered)
                 return
             with self._queue.claimed(self._spec.run_id, gpus, most_gpus_of(self._spec)):
                 given = self._wait_for_turn()
                 if given is None:
-                    self._files.write_status(SavedState(State.CANCELED, ended=time.time()))
+                    self._files.write_status(State.CANCELED, ended=time.time())
                 else:
                     self._run(given)
         finally:
@@ -83,7 +83,7 @@ class Supervisor:
 
     def _run(self, gpus: tuple[str, ...]) -> None:
         started = time.time()
-        self._files.write_status(SavedState(State.PREPARING, started=started, gpus=gpus))
+        self._files.write_status(State.PREPARING, started=started)
         code = self._run_children(started, gpus)
         state, reason = State.FAILED if code else State.COMPLETED, ""
         if self._files.cancel.exists():
@@ -92,7 +92,7 @@ class Supervisor:
             state, reason = State.CANCELED, "some of its tasks were canceled"
         elif self._stopped_by_limit:
             state, reason = State.FAILED, f"its time limit of {hold_text(self._spec.timeout_s or 0)} was over"
-        self._files.write_status(SavedState(state, code, started, time.time(), gpus, reason))
+        self._files.write_status(state, code, started=started, ended=time.time(), reason=reason)
 
     def _is_to_stop(self, started: float) -> bool:
         """Whether the job was canceled, or its time limit has passed."""
@@ -112,7 +112,7 @@ class Supervisor:
             state = State.CANCELING if self._files.cancel.exists() else self._files.phase()
             if state is not saved:
                 saved = state
-                self._files.write_status(SavedState(state, started=started, gpus=gpus))
+                self._files.write_status(state, started=started)
             children.wait(POLL_SECONDS)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from blobsync.backends.login_node import LoginNode, RecordedEnd, TaskEnds
+from blobsync.backends.login_node import LoginNode
 from blobsync.backends.port_forwarding import LOOPBACK, SshMachine, forward_line, read_host, read_machine
 from blobsync.backends.protocol import (
     Backend,
@@ -54,7 +54,6 @@ from blobsync.jobspec.spec import (
     RunInfo,
     Secrets,
     State,
-    TaskInfo,
     run_name,
 )
 from blobsync.local.names import local_problem
@@ -169,7 +168,7 @@ class SlurmBackend(Backend):
         over = [_place(ref) for ref in refs if ref.native_id in found and found[ref.native_id].state.is_final]
         # Slurm soon forgets tasks that have ended, while others still wait.
         arrays = [ref for ref in refs if ref.native_id in found and found[ref.native_id].tasks]
-        ends: dict[JobRef, RecordedEnd | None] = {}
+        ends: dict[JobRef, RunInfo | None] = {}
         if lost or over or arrays:
             answers = self._login.exit_codes([_place(ref) for ref in (*lost, *arrays)], over, [*map(_place, arrays)])
             ends = dict(zip((*lost, *arrays), answers, strict=True))
@@ -308,17 +307,6 @@ def _running(job: slurm_replies.SlurmJob) -> slurm_replies.SlurmJob:
     return replace(job, word="RUNNING", tasks=tasks)
 
 
-def _with_tasks(info: RunInfo, recorded: TaskEnds) -> RunInfo:
-    """With the ends that tasks have recorded, and Slurm no longer lists."""
-    listed = {task.number for task in info.tasks}
-    more = [
-        TaskInfo(number, State.FAILED if code else State.COMPLETED, code, ended=at)
-        for number, code, at in recorded
-        if number not in listed
-    ]
-    return replace(info, tasks=(*info.tasks, *more))
-
-
 def _number(ref: JobRef) -> str:
     if not slurm_replies.JOB_NUMBER.fullmatch(ref.native_id):
         raise JobError(f"{ref.native_id!a}, recorded for {ref.run_id}, is not a Slurm job number")
@@ -344,19 +332,20 @@ def _of_these(
     return {number: job for number, job in found.items() if job.name in ("", names.get(number))}
 
 
-def _info(run_id: str, job: slurm_replies.SlurmJob | None, end: RecordedEnd | None) -> RunInfo:
+def _info(run_id: str, job: slurm_replies.SlurmJob | None, end: RunInfo | None) -> RunInfo:
     """A job as Slurm has it (None: no longer), with what it recorded at its end."""
-    if job is not None:
-        info = slurm_replies.as_run_info(run_id, job)
-        if info.state is State.RUNNING:
-            # It has the nodes requested last; when that changed is not recorded.
-            size = len(info.nodes)
-            info = replace(info, changes=(NodeChange(time.time(), size, size, seen=True),))
-    elif end is not None:
-        info = RunInfo(run_id, State.FAILED if end.code else State.COMPLETED, exit_code=end.code, ended=end.at)
-    else:
-        return RunInfo(run_id, State.UNKNOWN, reason="Slurm no longer knows it, and it recorded no exit code")
-    return _with_tasks(info, end.tasks if end else ())
+    if job is None:
+        gone = RunInfo(run_id, State.UNKNOWN, reason="Slurm no longer knows it, and it recorded no exit code")
+        return replace(end, run_id=run_id) if end else gone
+    info = slurm_replies.as_run_info(run_id, job)
+    if info.state is State.RUNNING:
+        # It has the nodes requested last; when that changed is not recorded.
+        size = len(info.nodes)
+        info = replace(info, changes=(NodeChange(time.time(), size, size, seen=True),))
+    # Slurm no longer lists all tasks that have ended.
+    listed = {task.number for task in info.tasks}
+    more = [task for task in end.tasks if task.number not in listed] if end else []
+    return replace(info, tasks=(*info.tasks, *more))
 
 
 def _demand_done(done: Completed, what: str) -> None:
