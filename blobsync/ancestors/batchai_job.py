@@ -69,9 +69,17 @@ def path_word(text: str) -> str:
     return '"' + _SPECIAL.sub(lambda match: "\\" + match[0], text) + '"'
 
 
-def _python(part: JsonPart, arguments: str) -> str:
+def _python(part: JsonPart, arguments_key: str = "commandLineArgs") -> str:
+    arguments = part.text(arguments_key)
     interpreter = part.text("pythonInterpreterPath", "python")
     return f"{path_word(interpreter)} {path_word(part.demanded('pythonScriptFilePath'))} {arguments}".strip()
+
+
+def _configured(part: JsonPart, program: str, what: str) -> str:
+    """The line of a program that reads a configuration file; ``program`` ends where that file's path begins."""
+    for name in ("pythonScriptFilePath", "pythonInterpreterPath"):
+        part.refuse(name, f"conflicts with {what}: only one of them can run")
+    return f"{program}{path_word(part.demanded('configFilePath'))} {part.text('commandLineArgs')}".strip()
 
 
 def _processes(part: JsonPart, nodes: int) -> int:
@@ -84,49 +92,38 @@ def _processes(part: JsonPart, nodes: int) -> int:
 
 def _script(name: str) -> Callable[[JsonPart, int], Toolkit]:
     def read(part: JsonPart, nodes: int) -> Toolkit:
-        return Toolkit(name, _python(part, part.text("commandLineArgs")), _processes(part, nodes), uses_mpi=True)
+        return Toolkit(name, _python(part), _processes(part, nodes), uses_mpi=True)
 
     return read
 
 
 def _caffe2(part: JsonPart, nodes: int) -> Toolkit:
-    return Toolkit("caffe2", _python(part, part.text("commandLineArgs")), nodes)
+    return Toolkit("caffe2", _python(part), nodes)
 
 
 def _pytorch(part: JsonPart, nodes: int) -> Toolkit:
     backend = part.one_of("communicationBackend", "TCP", "Gloo", "MPI", "NCCL").lower()
-    line = _python(part, part.text("commandLineArgs"))
-    return Toolkit("pytorch", line, _processes(part, nodes), uses_mpi=backend == "mpi", backend=backend)
+    return Toolkit("pytorch", _python(part), _processes(part, nodes), uses_mpi=backend == "mpi", backend=backend)
 
 
 def _cntk(part: JsonPart, nodes: int) -> Toolkit:
     language = part.one_of("languageType", "BrainScript", "Python")
     is_script = language == "BrainScript" or (not language and part.has("configFilePath"))
-    arguments = part.text("commandLineArgs")
-    if is_script:
-        for name in ("pythonScriptFilePath", "pythonInterpreterPath"):
-            part.refuse(name, "conflicts with BrainScript's configFilePath: only one of them can run")
-        line = f"cntk configFile={path_word(part.demanded('configFilePath'))} {arguments}".strip()
-    else:
+    if not is_script:
         part.refuse("configFilePath", "is for languageType BrainScript")
-        line = _python(part, arguments)
+    line = _configured(part, "cntk configFile=", "BrainScript's configFilePath") if is_script else _python(part)
     return Toolkit("cntk", line, _processes(part, nodes), uses_mpi=True)
 
 
 def _caffe(part: JsonPart, nodes: int) -> Toolkit:
-    arguments = part.text("commandLineArgs")
-    if part.has("configFilePath"):
-        for name in ("pythonScriptFilePath", "pythonInterpreterPath"):
-            part.refuse(name, "conflicts with configFilePath: only one of them can run")
-        line = f"caffe train --solver={path_word(part.demanded('configFilePath'))} {arguments}".strip()
-    else:
-        line = _python(part, arguments)
+    is_configured = part.has("configFilePath")
+    line = _configured(part, "caffe train --solver=", "configFilePath") if is_configured else _python(part)
     return Toolkit("caffe", line, _processes(part, nodes), uses_mpi=True)
 
 
 def _tensorflow(part: JsonPart, nodes: int) -> Toolkit:
-    master, worker = part.text("masterCommandLineArgs"), part.text("workerCommandLineArgs")
-    server = part.text("parameterServerCommandLineArgs")
+    keys = {"master": "master", "worker": "worker", "ps": "parameterServer"}
+    lines = {name: _python(part, f"{key}CommandLineArgs") for name, key in keys.items()}
     spread = nodes > 1 or part.has("workerCount") or part.has("parameterServerCount")
     workers = part.whole("workerCount", nodes) or nodes
     servers = part.whole("parameterServerCount", 1) or 1
@@ -134,12 +131,11 @@ def _tensorflow(part: JsonPart, nodes: int) -> Toolkit:
         for name in ("workerCommandLineArgs", "parameterServerCommandLineArgs"):
             if part.has(name):
                 part.note(name, "has no effect: a job of one node without workerCount has only a master")
-        return Toolkit("tensorflow", _python(part, master), 1, workers=1)
+        return Toolkit("tensorflow", lines["master"], 1, workers=1)
     if servers > nodes:
         raise part.error("parameterServerCount", f"is {servers}, and the job has {count_text(nodes, 'node')}")
-    cases = {"master": master, "worker": worker, "ps": server}
-    lines = " ".join(f"{name}) exec {_python(part, arguments)} ;;" for name, arguments in cases.items())
-    line = f'case "$BLOBSYNC_TASK_TYPE" in {lines} esac'
+    cases = " ".join(f"{name}) exec {line} ;;" for name, line in lines.items())
+    line = f'case "$BLOBSYNC_TASK_TYPE" in {cases} esac'
     return Toolkit("tensorflow", line, workers + servers, workers=workers, servers=servers)
 
 

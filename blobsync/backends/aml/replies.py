@@ -18,22 +18,14 @@ from blobsync.config.model import Cluster
 from blobsync.jobspec.spec import JobSpec, RunInfo, State
 
 # The values of JobStatus in the specification; others are UNKNOWN.
-STATES: Mapping[str, State] = {
-    "NotStarted": State.QUEUED,
-    "Queued": State.QUEUED,
-    "Paused": State.QUEUED,
-    "Starting": State.PREPARING,
-    "Provisioning": State.PREPARING,
-    "Preparing": State.PREPARING,
-    "Running": State.RUNNING,
-    "Finalizing": State.RUNNING,
-    "NotResponding": State.RUNNING,
-    "CancelRequested": State.CANCELING,
-    "Completed": State.COMPLETED,
-    "Failed": State.FAILED,
-    "Canceled": State.CANCELED,
-    "Unknown": State.UNKNOWN,
+_WORDS = {
+    State.QUEUED: "NotStarted Queued Paused",
+    State.PREPARING: "Starting Provisioning Preparing",
+    State.RUNNING: "Running Finalizing NotResponding",
+    State.CANCELING: "CancelRequested",
 }
+_SAME = (State.COMPLETED, State.FAILED, State.CANCELED, State.UNKNOWN)
+STATES = {word: state for state, words in _WORDS.items() for word in words.split()} | {one.value: one for one in _SAME}
 
 SPEC_TAG = "blobsync.spec"
 # A tag's value may be cut by the service; longer texts are spread over several tags.
