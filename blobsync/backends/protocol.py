@@ -221,12 +221,8 @@ class Backend(Protocol):
         """The address at which a program on the node must listen: 127.0.0.1, or the node's own."""
         return "127.0.0.1"
 
-    def granted_at(self, ref: JobRef) -> float:
-        """When a job that may outlive its SAS got them, by the latest :meth:`get` (seconds since 1970); else 0."""
-        return 0
-
     def renew(self, ref: JobRef, secrets: Secrets) -> None:
-        """Replace the secrets of such a job. Safe to repeat."""
+        """Replace the secrets of a job that may outlive its SAS. Safe to repeat."""
         return
 
     def remove_secrets(self, refs: Sequence[JobRef]) -> None:

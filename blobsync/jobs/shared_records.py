@@ -393,29 +393,34 @@ def recalled(body: bytes, run_id: str, clusters: Sequence[Cluster], written: flo
     return JobRecord(spec, ref, cluster.platform, info, submitted, successor_of=successor_of, confirmed=written, by=by)
 
 
+def _demand(is_sane: bool, problem: str) -> None:
+    if not is_sane:
+        raise ValueError(problem)
+
+
 def _demand_state(info: RunInfo | TaskInfo) -> None:
-    if not 0 <= info.restarts <= _MOST_NUMBER or abs(info.exit_code or 0) > 1 << 32:
-        raise ValueError("an exit code or a number of restarts is out of bounds")
-    if not all(0 <= (moment or 0) <= _MAX_TIME for moment in (info.started, info.ended)):
-        raise ValueError("a time is out of bounds")
+    is_counted = 0 <= info.restarts <= _MOST_NUMBER and abs(info.exit_code or 0) <= 1 << 32
+    _demand(is_counted, "an exit code or a number of restarts is out of bounds")
+    is_timed = all(0 <= (moment or 0) <= _MAX_TIME for moment in (info.started, info.ended))
+    _demand(is_timed, "a time is out of bounds")
 
 
 def _demand_sane(spec: JobSpec) -> None:
     least = (spec.nodes, spec.procs_per_node, spec.workers_per_node, spec.min_nodes or 1, spec.max_nodes or 1)
-    if not all(0 < each <= _MOST_NUMBER for each in least) or not 0 <= spec.gpus_per_node <= _MOST_NUMBER:
-        raise ValueError("its size is out of bounds")
-    if not spec.argv or sum(map(len, spec.argv)) > _MOST_COMMAND or spec.hold > _MAX_TIME:
-        raise ValueError("its command or the time that it waits is out of bounds")
+    is_sized = all(0 < each <= _MOST_NUMBER for each in least) and 0 <= spec.gpus_per_node <= _MOST_NUMBER
+    _demand(is_sized, "its size is out of bounds")
+    is_command = bool(spec.argv) and sum(map(len, spec.argv)) <= _MOST_COMMAND and spec.hold <= _MAX_TIME
+    _demand(is_command, "its command or the time that it waits is out of bounds")
     for folder in spec.folders:
         _demand_blob(folder.container, folder.path)
-        if why := local_problem(folder.name):
-            raise ValueError(f"the folder {folder.name!a} {why}")
+        why = local_problem(folder.name)
+        _demand(not why, f"the folder {folder.name!a} {why}")
     if spec.code:
         _demand_blob(spec.code.container, spec.code.blob)
-        if not _DIGEST.fullmatch(spec.code.digest) or not _COMMIT.fullmatch(spec.code.git_commit):
-            raise ValueError("the digest or the commit of its code is none")
-    if spec.options.get(OWN_OUTPUT, "") not in ("", *(folder.name for folder in spec.folders)):
-        raise ValueError("its own output is in none of its folders")
+        is_named = _DIGEST.fullmatch(spec.code.digest) and _COMMIT.fullmatch(spec.code.git_commit)
+        _demand(bool(is_named), "the digest or the commit of its code is none")
+    own = spec.options.get(OWN_OUTPUT, "")
+    _demand(own in ("", *(folder.name for folder in spec.folders)), "its own output is in none of its folders")
     if spec.tasks:
         _demand_tasks(spec.tasks)
 
@@ -423,26 +428,18 @@ def _demand_sane(spec: JobSpec) -> None:
 def _demand_blob(container: str, path: str) -> None:
     """Raises ``CredentialError``, too."""
     BlobContainer.parse(container)
-    if path and (why := blob_problem(path) or local_problem(path)):
-        raise ValueError(f"the path {path!a} {why}")
+    why = path and (blob_problem(path) or local_problem(path))
+    _demand(not why, f"the path {path!a} {why}")
 
 
 def _demand_tasks(tasks: TaskArray) -> None:
-    numbers = tasks.numbers
-    if (
-        not 0 < tasks.count <= MOST_TASKS
-        or not 0 <= tasks.parallel <= MOST_TASKS
-        or not 0 <= tasks.cpus <= _MOST_NUMBER
-    ):
-        raise ValueError("the number of its tasks is out of bounds")
-    if list(numbers) != sorted({*numbers}) or not all(0 <= number <= 10 * _MOST_NUMBER for number in numbers):
-        raise ValueError("its tasks have wrong numbers")
-    if (
-        bool(tasks.names) != bool(tasks.rows)
-        or len({*tasks.names}) != len(tasks.names)
-        or not all(map(is_variable_name, tasks.names))
-    ):
-        raise ValueError("its parameters have wrong names")
+    numbers, names = tasks.numbers, tasks.names
+    is_counted = 0 < tasks.count <= MOST_TASKS and 0 <= tasks.parallel <= MOST_TASKS
+    _demand(is_counted and 0 <= tasks.cpus <= _MOST_NUMBER, "the number of its tasks is out of bounds")
+    is_ordered = list(numbers) == sorted({*numbers}) and all(0 <= number <= 10 * _MOST_NUMBER for number in numbers)
+    _demand(is_ordered, "its tasks have wrong numbers")
+    is_named = bool(names) == bool(tasks.rows) and len({*names}) == len(names) and all(map(is_variable_name, names))
+    _demand(is_named, "its parameters have wrong names")
 
 
 def _demand_texts(spec: JobSpec, others: Sequence[str]) -> None:

@@ -53,7 +53,11 @@ def refresh(context: JobContext, records: Sequence[JobRecord]) -> JobList:
             continue
         for record, info in zip(group, infos, strict=True):
             fresh[record.run_id] = _recorded(context, record, info)
-        problems += [problem for record in group if (problem := _renewed(context, record, backend))]
+        problems += [
+            problem
+            for record, info in zip(group, infos, strict=True)
+            if (problem := _renewed(context, record, backend, info.granted))
+        ]
         answered |= {_place_of(record) for record in group}
     problems += _remove_secrets(context, answered)
     if fresh:
@@ -96,9 +100,8 @@ def _tell_of_end(context: JobContext, record: JobRecord) -> None:
         context.note(f"notify.command was not run for {record.run_id}: {error.message}")
 
 
-def _renewed(context: JobContext, record: JobRecord, backend: Backend) -> str:
+def _renewed(context: JobContext, record: JobRecord, backend: Backend, granted: float) -> str:
     """Give new SAS to a job whose SAS expire soon; returns why that failed, or an empty text."""
-    granted = backend.granted_at(record.ref)
     if not granted:
         return ""
     from blobsync.jobspec.node_secrets import grant, is_lapsing  # late: only Kubernetes needs it

@@ -512,7 +512,7 @@ class RunInfo:
 
     ``restarts`` counts how often the job was requeued. ``changes`` are the known changes of an elastic job's size.
     ``states`` are the changes of its state with known times, besides ``started`` and ``ended``. ``tasks`` are in the
-    order of their numbers.
+    order of their numbers. ``granted`` is when a job that runs, and may outlive its SAS, got them; 0: not known.
     """
 
     run_id: str
@@ -526,6 +526,7 @@ class RunInfo:
     changes: tuple[NodeChange, ...] = field(default=(), repr=False)
     states: tuple[StateChange, ...] = field(default=(), repr=False)
     tasks: tuple[TaskInfo, ...] = field(default=(), repr=False)
+    granted: float = field(default=0, repr=False)
 
     @property
     def sentence(self) -> str:

@@ -60,7 +60,6 @@ class KubernetesBackend(Backend):
         self._places: dict[tuple[str, str], Kubectl] = {}
         self._pod_logs: dict[tuple[Kubectl, str], PodLog] = {}
         self._read: dict[str, KnownBytes] = {}
-        self._granted: dict[str, int] = {}
 
     # -- submitting ---------------------------------------------------------------------------------------------
 
@@ -98,17 +97,13 @@ class KubernetesBackend(Backend):
         for place, group in by_place.items():
             names = [object_name(ref.run_id) for ref in group]
             jobs = replies.read_jobs(place.ours("Job", names))
-            granted = dict.fromkeys((job.run_id for job in jobs), 0)
-            for job in jobs:
-                granted[job.run_id] = max(granted[job.run_id], 0 if job.is_over else job.granted)
-            self._granted.update(granted)
             found.update((info.run_id, info) for info in _infos(place, jobs, names))
         gone = "the cluster does not know it (any more)"
         return tuple(found.get(ref.run_id) or RunInfo(ref.run_id, State.UNKNOWN, reason=gone) for ref in refs)
 
     def logs(self, ref: JobRef, tasks: Collection[int] | None = None) -> Sequence[LogFile]:
         place, name = self._place_of(ref), object_name(ref.run_id)
-        pods = replies.read_pods(place.ours("Pod", [name]))
+        pods = _pods(place, ref)
         found: dict[str, KnownBytes] = {}
         for pod in pods:
             # Each pod that is read is a request.
@@ -121,7 +116,7 @@ class KubernetesBackend(Backend):
 
     def last_lines(self, ref: JobRef) -> Mapping[int, str]:
         """Of the tasks that have ended: each line of another one would be a request."""
-        return replies.last_lines(replies.read_pods(self._place_of(ref).ours("Pod", [object_name(ref.run_id)])))
+        return replies.last_lines(_pods(self._place_of(ref), ref))
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
         if log.handle not in self._read:
@@ -138,8 +133,8 @@ class KubernetesBackend(Backend):
         at_a_time(partial(_cancel, place), jobs)
 
     def cancel_task(self, ref: JobRef, number: int) -> None:
-        place, name = self._place_of(ref), object_name(ref.run_id)
-        pods = [pod for pod in replies.read_pods(place.ours("Pod", [name])) if pod.task == number]
+        place = self._place_of(ref)
+        pods = [pod for pod in _pods(place, ref) if pod.task == number]
         if pods and all(pod.is_over for pod in replies.latest_pods(pods)):
             return
         if pods and pods[-1].has_own_job:
@@ -160,9 +155,6 @@ class KubernetesBackend(Backend):
         if job.is_ending or job.run_id != ref.run_id:
             raise JobError(f"{ref.run_id} does not run (any more)")
         place.patch_job(name, {"spec": {"completions": nodes, "parallelism": nodes}})
-
-    def granted_at(self, ref: JobRef) -> float:
-        return self._granted.get(ref.run_id, 0)
 
     def renew(self, ref: JobRef, secrets: Secrets) -> None:
         """Nodes see the change within a minute or two: the kubelet updates mounted Secrets."""
@@ -202,8 +194,8 @@ class KubernetesBackend(Backend):
 
     def _pod(self, ref: JobRef, node: int) -> str:
         """The current pod of this node."""
-        place, name = self._place_of(ref), object_name(ref.run_id)
-        pods = [pod for pod in replies.read_pods(place.ours("Pod", [name])) if pod.running and not pod.leaving]
+        place = self._place_of(ref)
+        pods = [pod for pod in _pods(place, ref) if pod.running and not pod.leaving]
         if pods and pods[0].has_own_job:
             look = place.shown("exec", "-it", pods[0].name, "-n", place.namespace, "--", "sh")
             raise JobError(f"the tasks of {ref.run_id} have several nodes each: a number names none", hint=look)
@@ -254,6 +246,10 @@ class KubernetesBackend(Backend):
             around = self._around
             self._places[key] = Kubectl(around.process, around.environ, context, around.note, namespace)
         return self._places[key]
+
+
+def _pods(place: Kubectl, ref: JobRef) -> tuple[Pod, ...]:
+    return replies.read_pods(place.ours("Pod", [object_name(ref.run_id)]))
 
 
 def _infos(place: Kubectl, jobs: Sequence[KubernetesJob], names: Sequence[str]) -> tuple[RunInfo, ...]:

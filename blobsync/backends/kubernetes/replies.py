@@ -201,6 +201,7 @@ def job_info(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str],
         restarts=max((pod.attempt for pod in pods), default=0),
         started=None if state is State.QUEUED else job.started,
         nodes=tuple(pod.node or "?" for pod in latest if pod.node or len(latest) > 1),
+        granted=0 if job.is_over else job.granted,
     )
     over = [job.conditions[one][2] for one in ("Failed", "Complete") if one in job.conditions]
     ended = job.completed or next(iter(over), None)
@@ -220,7 +221,8 @@ def sweep_info(jobs: Sequence[tuple[KubernetesJob, Sequence[Pod]]], events: Mapp
     told = [task for task in info.tasks if task.state is info.state and task.reason]
     speaks = told and info.state in (State.QUEUED, State.PREPARING, State.FAILED)
     nodes = dict.fromkeys(node for one in infos.values() for node in one.nodes)
-    return replace(info, nodes=tuple(nodes), reason=f"task {told[0].number}: {told[0].reason}" if speaks else "")
+    info = replace(info, nodes=tuple(nodes), granted=max(one.granted for one in infos.values()))
+    return replace(info, reason=f"task {told[0].number}: {told[0].reason}" if speaks else "")
 
 
 def _own_task(notes: Mapping[str, Any]) -> int | None:
