@@ -218,13 +218,14 @@ def test_whole_requests_are_read_as_their_properties_and_what_is_not_taken_is_na
     share = {**properties["mountVolumes"]["azureFileShares"][0], "credentials": {"accountKey": "a2V5LW9mLWFjY3Q="}}
     setup = {"setupTask": {"commandLine": "apt-get install x"}, "mountVolumes": {"azureFileShares": [share]}}
     cluster = {"vmSize": "STANDARD_NC6", "userAccountSettings": user, "nodeSetup": setup}
-    plain = [written(tmp_path, properties), written(tmp_path, cluster, "cluster.json")]
-    wanted = read_job_file(*plain, {})
-    for path, name, values in zip(plain, ("jobName", "clusterName"), (properties, cluster), strict=True):
+    job_file, cluster_file = written(tmp_path, properties), written(tmp_path, cluster, "cluster.json")
+    wanted = read_job_file(job_file, cluster_file, {})
+    for path, name, values in ((job_file, "jobName", properties), (cluster_file, "clusterName", cluster)):
         request = {name: "one", "api-version": "2018-05-01", "parameters": {"properties": values}}
         path.write_text(json.dumps({**request, "responses": {"200": {"body": {"id": "/x"}}}}, indent=1))
-    assert replace(found := read_job_file(*plain, {}), notes=()) == replace(wanted, notes=())
-    made = convert_batchai(cluster_of("slurm"), "new", *plain, {})
+    found = read_job_file(job_file, cluster_file, {})
+    assert replace(found, notes=()) == replace(wanted, notes=())
+    made = convert_batchai(cluster_of("slurm"), "new", job_file, cluster_file, {})
     notes, text = "\n".join(made.notes), "".join(file.text for file in made.files)
     for key in ("jobName", "clusterName", "api-version", "responses", "parameters.properties.userAccountSettings"):
         assert f": {key}: has no effect" in notes, key
