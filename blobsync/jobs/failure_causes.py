@@ -11,6 +11,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TextIO
 
 # How many lines back ``after`` is looked for.
@@ -51,6 +52,9 @@ class FoundCause:
 
 _BARRIER = r"barrier\(\)"
 
+# One that may pass: another try, or another machine, may help.
+_passing = partial(Cause, retriable=True)
+
 CAUSES: tuple[Cause, ...] = (
     # Memory
     Cause(
@@ -70,34 +74,28 @@ CAUSES: tuple[Cause, ...] = (
         "a data loader process died; often too little main or shared memory (docker.shm_size)",
     ),
     # GPUs
-    Cause(
-        "ECC", r"ECC error|uncorrectable ECC|Xid.{0,60}: (48|63|64|94|95)\b", "a GPU has faulty memory", retriable=True
-    ),
-    Cause(
+    _passing("ECC", r"ECC error|uncorrectable ECC|Xid.{0,60}: (48|63|64|94|95)\b", "a GPU has faulty memory"),
+    _passing(
         "GPULost",
         r"GPU has fallen off the bus|Xid.{0,60}: 79\b|Unable to determine the device handle for GPU",
         "a GPU is no longer reachable: the machine is faulty",
-        retriable=True,
     ),
-    Cause(
+    _passing(
         "Init",
         r"CUDA driver initialization failed|cuda runtime error \(3\) : initialization error",
         "the GPU driver did not start: the machine is faulty",
-        retriable=True,
     ),
-    Cause(
+    _passing(
         "Init",
         r"NCCL error in|CUDA error: misaligned address|Connection reset by peer|all CUDA-capable devices"
         r"|CUDA out of memory|CUDA error: out of memory",
         "the processes could not connect to each other at the start: a machine is faulty",
-        retriable=True,
         after=_BARRIER,
     ),
-    Cause(
+    _passing(
         "init_access",
         r"an illegal memory access was encountered",
         "a GPU failed at the first synchronisation: the machine is faulty",
-        retriable=True,
         after=_BARRIER,
     ),
     Cause(
@@ -114,48 +112,33 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause("cuda", r"CUDA error|unhandled cuda error", "CUDA failed; CUDA_LAUNCH_BLOCKING=1 shows where"),
     # Network between the processes
-    Cause(
+    _passing(
         "NCCLTimeout",
         r"Watchdog caught collective operation timeout",
         "a collective operation timed out: one process was late, hung or dead",
-        retriable=True,
     ),
-    Cause(
+    _passing(
         "NCCLSocket",
         r"ncclSystemError: System call|NCCL WARN.{0,120}(Net|socket).{0,120}(closed|refused|failed)",
         "NCCL could not use the network between the nodes",
-        retriable=True,
     ),
-    Cause(
+    _passing(
         "NCCLRemote",
         r"ncclRemoteError|remote process exited or there was a network error",
         "another process ended first: look in the logs of the other ranks",
-        retriable=True,
     ),
-    Cause(
-        "IBVModifyQP",
-        r"Call to ibv_modify_qp failed",
-        "InfiniBand could not connect two nodes",
-        retriable=True,
-    ),
-    Cause(
-        "IBError",
-        r"Got async event : local catastrophic error",
-        "an InfiniBand card failed",
-        retriable=True,
-    ),
+    _passing("IBVModifyQP", r"Call to ibv_modify_qp failed", "InfiniBand could not connect two nodes"),
+    _passing("IBError", r"Got async event : local catastrophic error", "an InfiniBand card failed"),
     Cause("connect", r"connect\(\) timed out|The client socket has timed out", "a process could not reach the master"),
-    Cause(
+    _passing(
         "PortInUse",
         r"Address already in use|EADDRINUSE",
         "the master's port is taken; MASTER_PORT in env chooses another",
-        retriable=True,
     ),
-    Cause(
+    _passing(
         "ORTE_comm",
         r"ORTE has lost communication with a remote daemon|PRTE has lost communication",
         "mpirun lost a node",
-        retriable=True,
     ),
     Cause(
         "MpiRoot",
@@ -186,27 +169,25 @@ CAUSES: tuple[Cause, ...] = (
         r"Primary job +terminated normally, but|mpirun noticed that process rank|MPI_ABORT was invoked",
         "mpirun ended all processes because one of them failed: look in the logs of the other ranks",
     ),
-    Cause(
+    _passing(
         "waiting",
         r"has not done sshd setup wait",
         "the nodes of the job never found each other",
-        retriable=True,
         at_least=1000,
     ),
-    Cause("before", r"Signal code: Address not mapped", "a process crashed in native code", retriable=True),
+    _passing("before", r"Signal code: Address not mapped", "a process crashed in native code"),
     # Machines and clusters
-    Cause(
+    _passing(
         "Preempted",
         r"DUE TO PREEMPTION|DisruptionTarget|Job was preempted|\bEvicted\b|\bPREEMPTED\b",
         "the machine was reclaimed for another job",
-        retriable=True,
     ),
     Cause(
         "PodDeleted",
         r"its pod was deleted",
         "somebody, or a program of the cluster, deleted the pod of a node: blobsync resubmit runs the job again",
     ),
-    Cause("NodeFail", r"DUE TO NODE FAILURE|NODE_FAIL\b", "a machine went down", retriable=True),
+    _passing("NodeFail", r"DUE TO NODE FAILURE|NODE_FAIL\b", "a machine went down"),
     Cause("TimeLimit", r"DUE TO TIME LIMIT|^TIMEOUT\b", "the job reached its time limit"),
     Cause(
         "Image",
@@ -220,9 +201,9 @@ CAUSES: tuple[Cause, ...] = (
     ),
     # Storage
     Cause("NotUploaded", r"^\S+Z not uploaded: ", "outputs of the job are not in its container: the line says why"),
-    Cause("NoSpace", r"No space left on device", "a disk is full", retriable=True),
+    _passing("NoSpace", r"No space left on device", "a disk is full"),
     Cause("Quota", r"Disk quota exceeded", "a disk quota is used up"),
-    Cause("blobIO", r"Errno 5\] Input/output error", "a mounted blob folder failed", retriable=True),
+    _passing("blobIO", r"Errno 5\] Input/output error", "a mounted blob folder failed"),
     Cause("BlobThrottle", r"ErrorCode:BlockCountExceedsLimit", "a blob has too many blocks: append less often"),
     Cause(
         "BlobAuth",
@@ -258,11 +239,10 @@ CAUSES: tuple[Cause, ...] = (
         r"recommended to set attach_iter_in_sampler as True",
         "the sampler runs without an iteration number",
     ),
-    Cause(
+    _passing(
         "HuggingFaceConnect",
         r"(Internal Server Error|Server Error|Too Many Requests) for url: https://huggingface\.co",
         "Hugging Face did not answer",
-        retriable=True,
     ),
     Cause("Segfault", r"Segmentation fault|SIGSEGV", "a process crashed in native code"),
     Cause(
