@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from blobsync.config.job_keys import ONLY_ON, OUTRANKED
 from blobsync.config.known_keys import CLUSTER, PLATFORMS, Key, Kind
@@ -190,52 +191,46 @@ def _of_folder(key: str, label: str, group: str = "", *, example: str = "", help
     return replace(made, name="folder_parts" if key == "include" else f"folder_{key}")
 
 
+_of_checkpoints = partial(_of_folder, group=_CHECKPOINTS)
+
 # The fields of a folder entry, which a form names ``NAME:FOLDER``. Labels without a group continue with the folder.
 FOLDER_FIELDS: tuple[FormField, ...] = (
     _of_folder("mode", "How jobs see"),
     _of_folder(
         "include", "Sub-folders of", example="coco; voc/2012", help="Mode download brings only these. Empty: all."
     ),
-    _of_folder(
-        "checkpoints",
-        "Pattern",
-        _CHECKPOINTS,
-        example="checkpoint-*",
-        help="Folders or files that mode upload uploads as one set.",
+    _of_checkpoints(
+        "checkpoints", "Pattern", example="checkpoint-*", help="Folders or files that mode upload uploads as one set."
     ),
-    _of_folder(
+    _of_checkpoints(
         "complete",
         "Complete with",
-        _CHECKPOINTS,
         example="trainer_state.json",
         help="The file that is written last, or still. Empty: by framework.",
     ),
-    _of_folder("settle_seconds", "Seconds without a change", _CHECKPOINTS, example="5"),
-    _of_folder(
+    _of_checkpoints("settle_seconds", "Seconds without a change", example="5"),
+    _of_checkpoints(
         "restore",
         "Restore",
-        _CHECKPOINTS,
         example="latest",
         help="What a start gets: latest, best, own (each node its own files), none, or a step.",
     ),
-    _of_folder("restore_from", "Restore from job", _CHECKPOINTS, help="Whose checkpoints the first start takes."),
-    _of_folder(
+    _of_checkpoints("restore_from", "Restore from job", help="Whose checkpoints the first start takes."),
+    _of_checkpoints(
         "keep_last",
         "Keep the last",
-        _CHECKPOINTS,
         example="3",
         help="How many stay in the container. Without any of the three, all do.",
     ),
-    _of_folder("keep_every", "Keep every so many steps", _CHECKPOINTS, example="1000"),
-    _of_folder(
+    _of_checkpoints("keep_every", "Keep every so many steps", example="1000"),
+    _of_checkpoints(
         "keep_best",
         "Keep the best",
-        _CHECKPOINTS,
         example="trainer_state.json:best_metric:max",
         help="FILE:FIELD, the smallest number, or with :max the largest.",
     ),
-    _of_folder("upload_cores", "Cores for uploads", _CHECKPOINTS, example="1"),
-    _of_folder("cap_mbps", "Megabits a second at most", _CHECKPOINTS, example="800"),
+    _of_checkpoints("upload_cores", "Cores for uploads", example="1"),
+    _of_checkpoints("cap_mbps", "Megabits a second at most", example="800"),
 )
 FOLDER_FIELD_BY_KEY: Mapping[str, FormField] = {field.key.rpartition(".")[2]: field for field in FOLDER_FIELDS}
 _FOLDER_FIELD_NAMES = frozenset(field.name for field in FOLDER_FIELDS)
