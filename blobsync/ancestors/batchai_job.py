@@ -16,7 +16,7 @@ from pathlib import Path
 
 from blobsync.ancestors.json_part import NOWHERE, JsonPart, ReadKeys, inner_properties, open_json
 from blobsync.base.errors import JobError
-from blobsync.base.formatting import count_text
+from blobsync.base.formatting import count_text, iso_seconds
 from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.redaction import Secret, is_secret_name
 from blobsync.config.job_keys import read_only_words
@@ -170,7 +170,6 @@ _ID = re.compile(r"[A-Za-z0-9_]+")
 _SHARE_URL = re.compile(r"https://([a-z0-9]+)\.file\.[^/]+/([^/?#]+)/?")
 # As .NET writes a time (7.00:00:00), as `az` printed it (7 days, 0:00:00), and as ISO 8601 does (P7D, PT1H30M).
 _NET = re.compile(r"(?:(\d{1,6})(?:\.| days?, ))?(\d{1,2}):(\d{2}):(\d{2})(?:\.\d+)?")
-_ISO = re.compile(r"P(?:(\d{1,6})W)?(?:(\d{1,6})D)?(?:T(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9})(?:\.\d+)?S)?)?")
 _ANSWERS = (
     *("toolType", "jobOutputDirectoryPathSegment", "creationTime", "provisioningState", "executionState"),
     *("provisioningStateTransitionTime", "executionStateTransitionTime", "executionInfo"),
@@ -449,11 +448,8 @@ def _time_limit(part: JsonPart | None) -> int | None:
     if match := _NET.fullmatch(text):
         days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
         total = days * 86_400 + hours * 3600 + minutes * 60 + seconds
-    elif match := _ISO.fullmatch(text):
-        weeks, days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
-        total = (weeks * 7 + days) * 86_400 + hours * 3600 + minutes * 60 + seconds
     else:
-        total = 0
+        total = iso_seconds(text) or 0
     if not total:
         raise part.error("maxWallClockTime", "is not a time: write P7D, PT1H30M or 7.00:00:00")
     return total

@@ -67,6 +67,18 @@ def seconds_of(text: str) -> int | None:
     return int(number) * unit if unit and number.isdecimal() and number.isascii() and len(number) < 7 else None
 
 
+# https://www.w3.org/TR/xmlschema-2/#duration, also with weeks; to seconds.
+_ISO = r"P(?:(\d{1,6})W)?(?:(\d{1,6})D)?(?:T(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9})(?:\.\d+)?S)?)?"
+
+
+def iso_seconds(text: str) -> int | None:
+    """Parse a service's ``P7D`` or ``PT1H30M``; None if it is no such time."""
+    match = re.fullmatch(_ISO, text)
+    if not match or not any(match.groups()):
+        return None
+    return sum(int(number or 0) * unit for number, unit in zip(match.groups(), reversed(_UNITS.values()), strict=True))
+
+
 def printable(text: str, *, kept: str = "") -> str:
     r"""Escape the characters of a hostile name that nobody sees, or that reorder the text around them.
 

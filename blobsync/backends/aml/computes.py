@@ -14,10 +14,10 @@ from typing import Any
 
 from blobsync.backends.aml.client import AmlClient
 from blobsync.backends.aml.error_responses import MOST_SAID, az_ml, compute_hint
-from blobsync.backends.aml.replies import AmlReply, read_duration
+from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.protocol import ClusterSummary
 from blobsync.base.errors import JobError, NothingMatchedError, UsageError
-from blobsync.base.formatting import count_text, quoted
+from blobsync.base.formatting import count_text, iso_seconds, quoted
 
 AML_COMPUTE = "AmlCompute"
 PRIORITIES: Mapping[str, str] = {"dedicated": "Dedicated", "low": "LowPriority"}
@@ -107,7 +107,7 @@ def read_compute_of(body: AmlReply) -> Compute:
         bounds=NodeBounds(
             scale.count("minNodeCount"),
             scale.count("maxNodeCount"),
-            read_duration(scale.text("nodeIdleTimeBeforeScaleDown")),
+            iso_seconds(scale.text("nodeIdleTimeBeforeScaleDown")),
         ),
         nodes=inner.count("currentNodeCount"),
         busy=sum(counts.count(f"{word}NodeCount") or 0 for word in _BUSY) if has_nodes else None,

@@ -12,7 +12,7 @@ from typing import Any
 
 from blobsync.backends.protocol import Holder
 from blobsync.base.errors import LostContactError, UnsafeNameError
-from blobsync.base.formatting import quoted, utc_seconds
+from blobsync.base.formatting import iso_seconds, quoted, utc_seconds
 from blobsync.base.redaction import is_secret_name
 from blobsync.config.model import Cluster
 from blobsync.jobspec.spec import JobSpec, RunInfo, State
@@ -43,9 +43,6 @@ _USER_LOG = re.compile(r"(?:user_logs|system_logs|azureml-logs|logs)/[^\0]+")
 # More nodes, or GPUs of one node, than any cluster has.
 _MOST = 10_000_000
 _REASON_CHARS = 600
-# The service's format of a time limit or an idle time: https://www.w3.org/TR/xmlschema-2/#duration, days to seconds.
-_DURATION = re.compile(r"P(?:(\d{1,6})D)?(?:T(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9})(?:\.\d+)?S)?)?")
-_UNITS = (86_400, 3600, 60, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +175,6 @@ def artifacts(body: AmlReply) -> dict[str, str]:
     return {one.text("path"): one.text("contentUri") for one in body.objects("value")}
 
 
-def read_duration(text: str) -> int | None:
-    """Seconds; None for anything else."""
-    match = _DURATION.fullmatch(text)
-    if not match or not any(match.groups()):
-        return None
-    return sum(int(number or 0) * unit for number, unit in zip(match.groups(), _UNITS, strict=True))
-
-
 def spec_tags(spec: JobSpec) -> dict[str, str]:
     """The tags that mark a job as ours and hold its specification."""
     tags = {"blobsync": "1", "blobsync.cluster": spec.cluster}
@@ -224,7 +213,7 @@ def read_foreign(body: AmlReply, details: AmlReply, cluster: Cluster) -> JobSpec
     env = {key: value for key, value in own.items() if not is_secret_name(key)}
     unread = [f"the variable {key}" for key in sorted(own.keys() - env.keys())]
     limit = properties.inner("limits").text("timeout")
-    seconds = read_duration(limit) or None
+    seconds = iso_seconds(limit) or None
     unread += [f"the limit {limit}"] if limit and not seconds else []
     if not acts:
         unread += _places(properties)
