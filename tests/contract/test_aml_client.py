@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from blobsync.backends.aml.client import AmlClient
 from blobsync.backends.aml.transport import MOST_ANSWER
 from blobsync.base.errors import (
+    BackendBusyError,
+    BackendDeniedError,
     BackendFailingError,
     BackendUnavailableError,
     BlobsyncError,
@@ -29,7 +31,7 @@ from blobsync.base.errors import (
 )
 from blobsync.config.model import WorkspaceConfig
 from tests.fakes.aml_configs import ask
-from tests.servers.aml_stub import SOON, AmlStub, Fault, Login, serve
+from tests.servers.aml_stub import SOON, AmlStub, Fault, Login, refusal, serve
 from tests.servers.stranger import stranger
 
 
@@ -161,64 +163,84 @@ def test_no_token_goes_to_another_user_who_took_the_port(tmp_path: Path) -> None
         assert other.received == b""
 
 
-@pytest.mark.parametrize(
-    ("change", "kind", "words", "hint"),
-    [
-        ({"subscription_id": "other"}, ConfigError, "subscription 'other' could not be found", "az account list"),
-        ({"resource_group": "other"}, ConfigError, "ResourceGroupNotFound, HTTP 404", "az group list"),
-        ({"workspace_name": "other"}, ConfigError, "under resource group 'rg0' was not found", "az ml workspace list"),
-        ((401, "ExpiredAuthenticationToken", "it has ended"), LoginRequiredError, "it has ended", "az login"),
-        ((403, "AuthorizationFailed", "no right to write"), BackendUnavailableError, "no right", "Data Scientist"),
-        ((400, "UserError", "Unknown compute target 'x'."), ConfigError, "compute_target.*'x'", "az ml compute list"),
-        ((400, "QuotaExceeded", "the quota of NC24 is used"), SubmissionError, "quota of NC24", "more quota"),
-        ((400, "QuotaExceeded", "compute c: no quota could be found"), SubmissionError, "no quota", "more quota"),
-        ((400, "ImageNotFound", "image x does not exist"), SubmissionError, "image x does not", "docker.image"),
-        (
-            (400, "UserError", "datastore x: AuthenticationFailed"),
-            SubmissionError,
-            "datastore x",
-            "storage account file",
-        ),
-        (
-            (400, "ValidationError", "it is not well formed"),
-            SubmissionError,
-            r"it is not well formed \(ValidationError, HTTP 400, request c0ffee\)",
-            "--dry-run",
-        ),
-        ((500, "InternalServerError", "received 500"), BackendFailingError, "received 500", "try again later"),
-        ((429, "SubscriptionRequestsThrottled", "too many"), BackendFailingError, "too many", "try again later"),
-        (
-            (409, "SubscriptionNotRegistered", "not registered"),
-            BackendUnavailableError,
-            "not reg",
-            "MachineLearningServices --subscription",
-        ),
-        ((403, "AccessDenied", "public network access is off"), BackendUnavailableError, "public network", "VPN"),
-        ((400, "UserError", "identity of compute x: image y not found"), SubmissionError, "image y", "docker.image"),
-    ],
+_DETAILS = (
+    {"code": "MaxValue", "message": "instanceCount must be at most 10.", "target": "resources"},
+    {"code": "Inner", "message": "", "details": [{"code": "Pattern", "message": "shmSize has no unit."}]},
 )
-def test_a_refusal_is_reported_in_the_services_words(
-    stub: AmlStub, job: Any, change: Any, kind: type[BlobsyncError], words: str, hint: str
+_FILE, _REJECTED = "aux_data/aml/config.json: ", "Azure ML rejected the job: "
+_REFUSED, _BUSY = "Azure refused the request: ", "Azure ML did not complete the request: "
+_QUOTA = "ask for fewer nodes (-n), wait, or ask for more quota; blobsync summary shows what is used"
+_IMAGE = "check docker.image, or docker.environment, in the cluster file: the workspace must be able to pull it"
+_NETWORK = "the workspace accepts requests from certain networks only: use one of them, or its VPN"
+_ROLE = "ask for the role AzureML Data Scientist on the workspace; a new role takes some minutes to work"
+_LIST = "az ml workspace list --resource-group rg0 --subscription sub0 shows them"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "said", "hint"),
+    [
+        ({"subscription_id": "other"}, ConfigError,
+         f"{_FILE}subscription_id: Azure says: The subscription 'other' could not be found. (SubscriptionNotFound, ",
+         "to list yours: az account list; if it is in another tenant: az login --tenant"),
+        ({"resource_group": "other"}, ConfigError,
+         f"{_FILE}resource_group: Azure says: Resource group 'other' could not be found. (ResourceGroupNotFound, ",
+         "az group list --subscription sub0 shows them"),
+        ({"workspace_name": "other"}, ConfigError,
+         f"{_FILE}workspace_name: Azure says: The Resource 'Microsoft.MachineLearningServices/workspaces/other' under",
+         _LIST),
+        ((404, "ParentResourceNotFound", "the parent is gone"), ConfigError,
+         f"{_FILE}workspace_name: Azure says: the parent is gone (Parent", _LIST),
+        ((401, "ExpiredAuthenticationToken", "it has ended"), LoginRequiredError,
+         "Azure rejected the login: it has ended (ExpiredAuthenticationToken, HTTP 401, request c0ffee)",
+         "run az login, with --tenant if the subscription is in another tenant"),
+        ((403, "AuthorizationFailed", "no right to write"), BackendDeniedError, f"{_REFUSED}no right to write (",
+         _ROLE),
+        ((403, "RequestDisallowedByPolicy", "disallowed by policy 'x'"), BackendDeniedError,
+         f"{_REFUSED}disallowed by policy 'x' (",
+         "a policy of the organisation forbids it: ask the owner of the subscription"),
+        ((403, "AccessDenied", "public network access is off"), BackendDeniedError,
+         f"{_REFUSED}public network access is off (", _NETWORK),
+        ((400, "UserError", "Unknown compute target 'x'."), ConfigError,
+         "compute_target: Azure ML says: Unknown compute target 'x'. (",
+         "to list them: az ml compute list --resource-group rg0 --workspace-name ws-one --subscription sub0"),
+        ((400, "QuotaExceeded", "the quota of NC24 is used"), SubmissionError, f"{_REJECTED}the quota of NC24 is",
+         _QUOTA),
+        ((400, "QuotaExceeded", "compute c: no quota could be found"), SubmissionError, f"{_REJECTED}compute c: no",
+         _QUOTA),
+        ((400, "ImageNotFound", "image x does not exist"), SubmissionError, f"{_REJECTED}image x does not exist (",
+         _IMAGE),
+        ((400, "UserError", "Could not find the environment x"), SubmissionError, f"{_REJECTED}Could not find the env",
+         _IMAGE),
+        ((400, "UserError", "identity of compute x: image y not found"), SubmissionError, f"{_REJECTED}identity of ",
+         _IMAGE),
+        ((400, "UserError", "datastore x: AuthenticationFailed"), SubmissionError, f"{_REJECTED}datastore x: Auth",
+         "check the storage account file: the workspace uses its key or SAS"),
+        ((400, "ValidationError", "The request is invalid.", *_DETAILS), SubmissionError,
+         f"{_REJECTED}The request is invalid: resources: instanceCount must be at most 10.; shmSize has no unit. (Val",
+         "see the request with blobsync submit --dry-run ..."),
+        ((500, "InternalServerError", "received 500"), BackendFailingError, f"{_BUSY}received 500 (",
+         "try again later"),
+        ((503, "ServiceUnavailable", "it is down"), BackendBusyError, f"{_BUSY}it is down (", "try again later"),
+        ((429, "SubscriptionRequestsThrottled", "too many"), BackendBusyError, f"{_BUSY}too many (", "try again later"),
+        ((409, "SubscriptionNotRegistered", "not registered"), BackendUnavailableError, f"{_REFUSED}not registered (",
+         "az provider register --namespace Microsoft.MachineLearningServices --subscription sub0"),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_reported_in_the_services_words_with_what_to_do(
+    stub: AmlStub, job: Any, change: Any, kind: type[BlobsyncError], said: str, hint: str
 ) -> None:
     changes: dict[str, str] = {}
     if isinstance(change, dict):
         changes = change
     else:
-        status, code, message = change
-        body = {"error": {"code": code, "message": message}}
+        status, *words = change
         headers = {"x-ms-correlation-request-id": "c0ffee", **SOON}
-        stub.faults = [Fault("PUT .*/jobs/", status, body, headers, times=99)]
-    with pytest.raises(kind, match=words) as caught:
+        stub.faults = [Fault("PUT .*/jobs/", status, refusal(*words), headers, times=99)]
+    with pytest.raises(kind) as caught:
         submit(client(stub, **changes), stub, job)
-    assert hint in (caught.value.hint or "")
-
-
-def test_the_telling_part_of_nested_errors_is_found(stub: AmlStub, job: Any) -> None:
-    inner = {"code": "BadArgument", "message": "instanceCount is too large"}
-    error = {"code": "ValidationError", "message": "The request is invalid.", "details": [inner]}
-    stub.faults = [Fault("PUT .*/jobs/", 400, {"error": error})]
-    with pytest.raises(SubmissionError, match="The request is invalid: instanceCount is too large"):
-        submit(client(stub), stub, job)
+    error = caught.value
+    assert error.message.startswith(said) and error.hint == hint, error.message
+    assert error.exit_code == (1 if isinstance(error, (SubmissionError, BackendFailingError)) else 2)
 
 
 @pytest.mark.parametrize(
