@@ -248,16 +248,13 @@ def own_folder(path: Path) -> None:
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
     try:
-        fd = os.open(path, _FOLDER)
+        with _opened(path) as fd:
+            demand_ours(os.fstat(fd), path)
+            if not os.access(path, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
     except NotADirectoryError as error:
         # O_NOFOLLOW on a link answers so, together with O_DIRECTORY.
         raise NotOursError(errno.EPERM, "it is a link or not a folder: blobsync does not use it", str(path)) from error
-    try:
-        demand_ours(os.fstat(fd), path)
-        if not os.access(path, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-    finally:
-        os.close(fd)
 
 
 def user_key(environ: Mapping[str, str]) -> SealKey:

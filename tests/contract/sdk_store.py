@@ -22,12 +22,10 @@ from blobsync.base.errors import (
     BlobNotFoundError,
     ChecksumError,
     ContainerNotFoundError,
-    CopySourceRefusedError,
     PreconditionFailedError,
     StorageError,
 )
 from blobsync.base.locations import BlobContainer
-from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.store.account_features import UNKNOWN, AccountFeatures
 from blobsync.store.protocol import (
     ANYTHING,
@@ -36,7 +34,6 @@ from blobsync.store.protocol import (
     Block,
     BlockKind,
     BlockList,
-    CopiedBlob,
     FileBody,
     Precondition,
     Sent,
@@ -168,46 +165,10 @@ class SdkBlobStore:
         committed, uncommitted = (tuple(Block(encoded_id(each.id), each.size) for each in blocks) for blocks in found)
         return BlockList(committed, uncommitted, etags[-1].strip('"'))
 
-    def put_from_url(
-        self,
-        name: str,
-        source_url: str,
-        source_sas: SasToken | None,
-        *,
-        condition: Precondition = ANYTHING,
-        tier: str = "",
-        source_etag: str = "",
-    ) -> CopiedBlob:
-        more = conditions(condition)
-        if source_etag:
-            more |= {"source_etag": f'"{source_etag}"', "source_match_condition": MatchConditions.IfNotModified}
-        if tier:
-            more["standard_blob_tier"] = StandardBlobTier(tier)
-        with translated(name, copying=True):
-            self._client.get_blob_client(name).start_copy_from_url(
-                with_sas(source_url, source_sas), requires_sync=True, **more
-            )
-        there = self._there(name)
-        return CopiedBlob(there.etag, there.md5)
+    def _not_asked(self, *given: Any, **words: Any) -> Any:
+        raise NotImplementedError("the suite copies with the REST client alone")
 
-    def put_block_from_url(
-        self,
-        name: str,
-        block_id: str,
-        source_url: str | SignedUrl,
-        source_sas: SasToken | None,
-        *,
-        start: int,
-        length: int,
-        source_etag: str = "",
-        source_md5: bytes | None = None,
-    ) -> int | None:
-        assert isinstance(source_url, str), "the suite copies blobs"
-        with translated(name, copying=True):
-            self._client.get_blob_client(name).stage_block_from_url(
-                RawId(block_id), with_sas(source_url, source_sas), source_offset=start, source_length=length
-            )
-        return None
+    put_from_url = put_block_from_url = _not_asked
 
     def delete(self, name: str, *, etag: str | None = None) -> bool:
         try:
@@ -304,10 +265,6 @@ def conditions(condition: Precondition) -> dict[str, Any]:
     return condition_of(condition.etag)
 
 
-def with_sas(url: str, sas: SasToken | None) -> str:
-    return f"{url}?{sas.reveal()}" if sas else url
-
-
 class RawId(str):
     """An id in base64 that the SDK, which encodes what it is given, sends as it is: also one that is no text."""
 
@@ -328,7 +285,7 @@ def md5_of(body: bytes) -> bytes:
 
 
 @contextmanager
-def translated(name: str, *, copying: bool = False) -> Iterator[None]:
+def translated(name: str) -> Iterator[None]:
     try:
         yield
     except HttpResponseError as error:
@@ -337,9 +294,8 @@ def translated(name: str, *, copying: bool = False) -> Iterator[None]:
         status = error.status_code or 0
         if "ContainerNotFound" in code:
             raise ContainerNotFoundError(str(error), status=status) from error
-        if isinstance(error, ResourceNotFoundError) and not copying:
+        if isinstance(error, ResourceNotFoundError):
             raise BlobNotFoundError(str(error), status=status) from error
         if status in (304, 409, 412):
             raise PreconditionFailedError(str(error), status=status) from error
-        kind = CopySourceRefusedError if copying else StorageError
-        raise kind(str(error), status=status, service_code=code) from error
+        raise StorageError(str(error), status=status, service_code=code) from error

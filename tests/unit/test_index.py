@@ -130,12 +130,8 @@ NAMES = st.sampled_from(["a", "a/b", "a-b", "a.b", "a/b/c", "a0", "b", "b/x", "Ã
 BLOBS = st.dictionaries(NAMES, st.integers(1, 3), max_size=8)
 
 
-def state(version: int) -> RemoteState:
-    return RemoteState(version, f"etag{version}", bytes([version]) * 16)
-
-
-def version_of(version: int) -> Record:
-    return Record(LocalState(version, 1, 1, 1, bytes([version]) * 16), state(version))
+def state(number: int) -> RemoteState:
+    return record(number).remote
 
 
 def listed(pair: PairIndex, folder: str, blobs: Mapping[str, int], order: list[str], at: float = 1.0) -> None:
@@ -154,7 +150,7 @@ def test_a_listing_in_any_order_is_remembered_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, recorded: dict[str, int], blobs: dict[str, int], mixed: int | None
 ) -> None:
     pair = Index(tmp_path_factory.mktemp("index") / "index.sqlite").pair("data", "http://x/1")
-    pair.put({path: version_of(version) for path, version in recorded.items()})
+    pair.put({path: record(version) for path, version in recorded.items()})
     order = sorted(blobs, key=lambda path: path.encode())
     if mixed is not None:
         random.Random(mixed).shuffle(order)
@@ -169,7 +165,7 @@ def test_a_listing_of_unchanged_blobs_stores_only_its_time(tmp_path: Path) -> No
     file = tmp_path / "index.sqlite"
     pair = Index(file).pair("data", "http://x/1")
     blobs = {f"{number:04}": 1 + number % 3 for number in range(300)}
-    pair.put({path: version_of(version) for path, version in blobs.items()})
+    pair.put({path: record(version) for path, version in blobs.items()})
     listed(pair, "", blobs, list(blobs))
     with sqlite3.connect(file) as db:
         assert db.execute("SELECT count(*) FROM seen").fetchone() == (0,)
@@ -177,9 +173,9 @@ def test_a_listing_of_unchanged_blobs_stores_only_its_time(tmp_path: Path) -> No
 
 
 def test_what_was_transferred_or_deleted_since_counts(pair: PairIndex) -> None:
-    pair.put({"gone": version_of(1), "kept": version_of(1)})
+    pair.put({"gone": record(1), "kept": record(1)})
     listed(pair, "", {"kept": 2, "theirs": 3}, ["kept", "theirs"])
-    pair.put({"kept": version_of(3), "new": version_of(1)})
+    pair.put({"kept": record(3), "new": record(1)})
     assert remembered(pair) == {"kept": state(3), "new": state(1), "theirs": state(3)}
     pair.forget(["theirs", "new"])
     assert remembered(pair) == {"kept": state(3)}
@@ -211,7 +207,7 @@ def test_nothing_was_listed_where_nothing_is_known(pair: PairIndex) -> None:
 
 def test_more_than_one_page_is_read_whole(pair: PairIndex) -> None:
     blobs = {f"{number:05}": 1 for number in range(12_000)}
-    pair.put({path: version_of(1) for path in blobs})
+    pair.put({path: record(1) for path in blobs})
     listed(pair, "", {path: 1 for path in blobs if path != "07000"}, [path for path in blobs if path != "07000"])
     assert len(remembered(pair)) == 11_999
 
@@ -222,7 +218,7 @@ def test_names_that_are_not_utf8_are_never_remembered_and_do_no_harm(pair: PairI
     found.seen("a\udcff", state(1))
     found.seen("b", state(1))
     pair.remember_listing("", found, 1.0)
-    pair.put({"bad\udcff": version_of(1), "b": version_of(1)})
+    pair.put({"bad\udcff": record(1), "b": record(1)})
     pair.forget(["bad\udcff"])
     assert remembered(pair) == {"b": state(1)} and remembered(pair, "bad\udcff") == {}
     assert pair.blob_as_last_listed("bad\udcff") is None and pair.listed_at("bad\udcff") is None
@@ -255,7 +251,7 @@ def test_a_listing_of_one_level_tells_of_that_level_alone(
     folder: str,
 ) -> None:
     pair = Index(tmp_path_factory.mktemp("index") / "index.sqlite").pair("data", "http://x/1")
-    pair.put({path: version_of(version) for path, version in recorded.items()})
+    pair.put({path: record(version) for path, version in recorded.items()})
     listed(pair, "", before, sorted(before), at=1.0)
     level = directly_in(blobs, folder)
     found = pair.differences(folder, one_level=True)
@@ -282,7 +278,7 @@ def test_what_was_listed_of_a_folder_is_reported_file_by_file(tmp_path: Path) ->
 
 
 def test_a_look_for_one_blob_is_remembered_as_it_was(pair: PairIndex) -> None:
-    pair.put({"a": version_of(1), "b": version_of(1)})
+    pair.put({"a": record(1), "b": record(1)})
     for known in (state(2), None, state(1), state(3)):
         pair.remember_blob("a", known, 1.0)
         assert pair.blob_as_last_listed("a") == known
@@ -295,14 +291,12 @@ def test_a_listing_is_stored_with_the_next_records(tmp_path: Path) -> None:
     file = tmp_path / "index.sqlite"
     with closing(Index(file)) as ours, closing(Index(file)) as others:
         pair, seen_by_others = ours.pair("data", "http://x/1"), others.pair("data", "http://x/1")
-        pair.put({"a": version_of(1)})
+        pair.put({"a": record(1)})
         before = file.read_bytes()
         listed(pair, "", {"a": 2, "b": 1}, ["a", "b"], at=7.0)
         pair.remember_blob("c", state(3), 8.0)
-        assert pair.get(["a"]) == {"a": version_of(1)} and file.read_bytes() == before, (
-            "nothing waited for the disk yet"
-        )
-        pair.put({"b": version_of(1)})
+        assert pair.get(["a"]) == {"a": record(1)} and file.read_bytes() == before, "nothing waited for the disk yet"
+        pair.put({"b": record(1)})
         assert seen_by_others.listed_at("") == 7.0
         assert remembered(seen_by_others) == {"a": state(2), "b": state(1), "c": state(3)}
 

@@ -252,14 +252,12 @@ def _trust(easy: pycurl.Curl, bundle: str | None) -> None:
         folder, file = _hashed(paths.capath), paths.cafile
     elif os.path.isdir(bundle):
         folder, file = bundle, None
-    for option, place in ((pycurl.CAPATH, folder), (pycurl.PROXY_CAPATH, folder)):
-        if place is not None:
-            easy.setopt(option, place)
-    for option in (pycurl.CAINFO, pycurl.PROXY_CAINFO):
-        if folder is None and file is not None:
-            easy.setopt(option, file)
-        elif folder is not None:
-            easy.unsetopt(option)
+    for of_folder, of_file in ((pycurl.CAPATH, pycurl.CAINFO), (pycurl.PROXY_CAPATH, pycurl.PROXY_CAINFO)):
+        if folder is not None:
+            easy.setopt(of_folder, folder)
+            easy.unsetopt(of_file)
+        elif file is not None:
+            easy.setopt(of_file, file)
 
 
 def _hashed(folder: str | None) -> str | None:
