@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from blobsync.base.errors import FailureCode, FileFailure
-from blobsync.base.events import Event, Note
+from blobsync.base.events import Event, Note, Phase
 from blobsync.base.file_states import LocalState
 from blobsync.base.formatting import count_text, printable, size_text
 from blobsync.base.locations import LocalLocation, at_and_above
@@ -85,7 +85,9 @@ class NodeProgress:
     def emit(self, event: Event) -> None:
         if isinstance(event, Note):
             self._job.say(event.text)
-        self._counter.emit(event)
+        # While it verifies, the numbers of the moves stay.
+        if not (isinstance(event, Phase) and event.name == "verifying"):
+            self._counter.emit(event)
 
     @property
     def text(self) -> str:

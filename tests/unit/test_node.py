@@ -797,6 +797,9 @@ def test_files_and_bytes_that_come_are_counted(tmp_path: Path) -> None:
     for counted in (FilesCounted(2), FilesDone(["data/a"]), FilesCounted(-1)):
         progress.emit(counted)
     assert progress.text == "data: 2 of 1,000 files, 1.25 MB of 5 MB"
+    for verified in (Phase("verifying"), Looked(2)):
+        progress.emit(verified)
+    assert progress.text == "data: 2 of 1,000 files, 1.25 MB of 5 MB"
     progress.begin("model")
     assert progress.text == "model"
 
