@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -266,6 +267,29 @@ def test_resubmitting_can_change_the_number_of_gpus(
     new = resubmit(context, old, num_gpu=again).record.spec
     assert (new.nodes, new.procs_per_node, new.gpus_per_node) == size
     assert new.argv == old.spec.argv
+
+
+@pytest.mark.parametrize(
+    ("old", "asked", "size"),
+    [
+        # One process on each of two nodes with four GPUs: elsewhere it is one process again, with as many GPUs.
+        ({"nodes": 2, "procs_per_node": 1, "gpus_per_node": 4}, None, (1, 1, 8)),
+        ({"nodes": 2, "procs_per_node": 4, "gpus_per_node": 4}, None, (1, 8, 8)),
+        ({"nodes": 4, "procs_per_node": 1, "gpus_per_node": 1}, None, (1, 4, 4)),
+        ({"nodes": 2, "procs_per_node": 2, "gpus_per_node": 0}, None, (1, 4, 4)),
+        ({"nodes": 1, "procs_per_node": 1, "gpus_per_node": 0}, None, (1, 1, 0)),
+        ({"nodes": 2, "procs_per_node": 4, "gpus_per_node": 4}, 3, (1, 3, 3)),
+    ],
+)
+def test_a_job_that_moves_keeps_its_gpus_and_whether_each_has_a_process(
+    context: JobContext, fake: Ordered, old: dict[str, Any], asked: int | None, size: tuple[int, int, int]
+) -> None:
+    there = send(context, "sleep", "9")
+    there = replace(there, spec=replace(there.spec, platform="aml", **old))
+    assert context.current
+    context.current = context.current._replace(gpu_per_node=8)
+    new = resubmit(context, there, to="eu", num_gpu=asked).record.spec
+    assert (new.nodes, new.procs_per_node, new.gpus_per_node) == size
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "assets/{}", "assets/{}/", "./assets/{}/", "/somewhere/assets/{}"])
