@@ -14,7 +14,7 @@ import json
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -290,7 +290,7 @@ def _volume(place: _Place, mount: Mount) -> list[Object]:
         "accessModes": access,
         "persistentVolumeReclaimPolicy": "Retain",
         "storageClassName": "",
-        "mountOptions": list(mount.options),
+        "mountOptions": mount.options,
         "csi": source,
     }
     claim = {
@@ -343,53 +343,52 @@ def _when_it_fails(spec: JobSpec) -> dict[str, Any]:
     An elastic job goes on with the nodes it has, and succeeds with its first one. Tasks have nothing to do with each
     other.
     """
-    evicted = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 
-    def exits(operator: str, code: int) -> dict[str, Any]:
-        return {"onExitCodes": {"containerName": CONTAINER, "operator": operator, "values": [code]}}
+    def policy(when_evicted: str, action: str, operator: str, *codes: int) -> dict[str, Any]:
+        evicted = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+        exits = {"onExitCodes": {"containerName": CONTAINER, "operator": operator, "values": list(codes)}}
+        return {"podFailurePolicy": {"rules": [{"action": when_evicted, **evicted}, {"action": action, **exits}]}}
 
     if spec.tasks:
+        limits = {"backoffLimit": _INDEX_RETRIES * spec.tasks.count, "backoffLimitPerIndex": _INDEX_RETRIES}
         # One that was killed is tried again. With any other code it would end in the same way.
-        failed = {"onExitCodes": {"containerName": CONTAINER, "operator": "NotIn", "values": [0, *_KILLED]}}
-        return {
-            "backoffLimit": _INDEX_RETRIES * spec.tasks.count,
-            "backoffLimitPerIndex": _INDEX_RETRIES,
-            "podFailurePolicy": {
-                "rules": [{"action": "Ignore", **evicted}, {"action": "FailIndex", **failed}],
-            },
-        }
+        return {**limits, **policy("Ignore", "FailIndex", "NotIn", 0, *_KILLED)}
     if spec.is_elastic:
-        rules = [{"action": "Ignore", **evicted}, {"action": "FailIndex", **exits("In", SETUP_FAILED_EXIT)}]
+        failing = policy("Ignore", "FailIndex", "In", SETUP_FAILED_EXIT)
         success = {"rules": [{"succeededIndexes": "0", "succeededCount": 1}]}
-        return {
-            "backoffLimitPerIndex": _INDEX_RETRIES,
-            "podFailurePolicy": {"rules": rules},
-            "successPolicy": success,
-        }
-    rules = [
-        {"action": "FailJob" if spec.nodes > 1 else "Ignore", **evicted},
-        {"action": "FailJob", **exits("NotIn", 0)},
-    ]
+        return {"backoffLimitPerIndex": _INDEX_RETRIES, **failing, "successPolicy": success}
     # With a limit per index, the controller annotates each pod with the number of earlier ones.
     limit = {"backoffLimit": 0} if spec.nodes > 1 else {"backoffLimitPerIndex": 0}
-    return {**limit, "podFailurePolicy": {"rules": rules}}
+    return {**limit, **policy("FailJob" if spec.nodes > 1 else "Ignore", "FailJob", "NotIn", 0)}
 
 
 # -- pods --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class Mount:
-    """A mounted container: the name of its objects, the account, its own name, and its path in pods."""
+    """A mounted container: the ``name`` of its objects, its account and own name, and its path in pods."""
 
-    name: str
-    container: str
-    account: str
-    box: str
-    path: str
-    read_only: bool
-    options: tuple[str, ...]
-    attributes: Mapping[str, str] = field(default_factory=dict)
+    def __init__(self, spec: JobSpec, name: str, number: int, container: str) -> None:
+        """Raises ``ConfigError`` for what the driver cannot mount."""
+        folders = [folder for folder in spec.folders if folder.container == container and folder.mode in _MODES]
+        url = urlsplit(container)
+        self.account, dot, suffix = (url.hostname or "").partition(".blob.")
+        self.box = url.path.strip("/")
+        if not dot or "/" in self.box:
+            raise ConfigError(
+                f"{container} cannot be mounted: the Blob CSI driver takes accounts of Azure only",
+                key=f"config_param.{folders[0].name}_folder",
+                hint="mode: download, or mode: upload",
+            )
+        seconds = next((folder.cache_seconds for folder in folders if folder.cache_seconds is not None), None)
+        self.options = ["-o allow_other", "--virtual-directory=true"]
+        self.options += [f"--file-cache-timeout-in-seconds={seconds}"] if seconds is not None else []
+        self.options += [word for folder in folders for word in folder.fuse_options if word not in self.options]
+        self.read_only = all(folder.mode == "ro_mount" for folder in folders)
+        self.options += ["-o ro"] if self.read_only else []
+        other = {"storageEndpointSuffix": suffix} if suffix != _PUBLIC_SUFFIX else {}
+        self.attributes = {"storageAccount": self.account, **other}
+        self.name, self.container, self.path = name, container, f"{_MOUNTED_AT}/{number}"
 
 
 def _find_mounts(spec: JobSpec, name: str, namespace: str) -> tuple[Mount, ...]:
@@ -402,7 +401,7 @@ def _find_mounts(spec: JobSpec, name: str, namespace: str) -> tuple[Mount, ...]:
             hint="kubernetes: {namespace: default}, or mode: download",
         )
     names = mount_names(spec, name)
-    return tuple(_mount(spec, names[number], number, container) for number, container in enumerate(containers))
+    return tuple(Mount(spec, names[number], number, container) for number, container in enumerate(containers))
 
 
 def mount_names(spec: JobSpec, name: str) -> tuple[str, ...]:
@@ -413,27 +412,6 @@ def mount_names(spec: JobSpec, name: str) -> tuple[str, ...]:
 def _containers(spec: JobSpec) -> tuple[str, ...]:
     """The containers with folders to mount; each has its own volume."""
     return tuple(dict.fromkeys(folder.container for folder in spec.folders if folder.mode in _MODES))
-
-
-def _mount(spec: JobSpec, name: str, number: int, container: str) -> Mount:
-    folders = [folder for folder in spec.folders if folder.container == container and folder.mode in _MODES]
-    host, _, box = (urlsplit(container).hostname or ""), "", urlsplit(container).path.strip("/")
-    account, dot, suffix = host.partition(".blob.")
-    if not dot or "/" in box:
-        raise ConfigError(
-            f"{container} cannot be mounted: the Blob CSI driver takes accounts of Azure only",
-            key=f"config_param.{folders[0].name}_folder",
-            hint="mode: download, or mode: upload",
-        )
-    seconds = next((folder.cache_seconds for folder in folders if folder.cache_seconds is not None), None)
-    options = ["-o allow_other", "--virtual-directory=true"]
-    options += [f"--file-cache-timeout-in-seconds={seconds}"] if seconds is not None else []
-    options += [word for folder in folders for word in folder.fuse_options if word not in options]
-    read_only = all(folder.mode == "ro_mount" for folder in folders)
-    options += ["-o ro"] if read_only else []
-    other = {"storageEndpointSuffix": suffix} if suffix != _PUBLIC_SUFFIX else {}
-    attributes = {"storageAccount": account, **other}
-    return Mount(name, container, account, box, f"{_MOUNTED_AT}/{number}", read_only, tuple(options), attributes)
 
 
 def _on_node(spec: JobSpec, mounts: Sequence[Mount]) -> JobSpec:
