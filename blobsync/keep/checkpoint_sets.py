@@ -104,6 +104,11 @@ class Reach(str, Enum):
     RANKS = "ranks"
     OWN = "own"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Reach | None:
+        # Of an unknown one, of a later version, as little as possible is believed.
+        return cls.OWN if isinstance(value, str) else None
+
 
 class Judgement(NamedTuple):
     """Whether a set is complete; ``missing`` says what is not there yet."""

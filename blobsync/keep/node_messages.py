@@ -14,9 +14,9 @@ container like any other.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 from blobsync.base.errors import BlobNotFoundError
@@ -53,7 +53,7 @@ class Announced:
     set: str
     stored: str
     token: str
-    reach: str
+    reach: Reach
     told_at: float
     run_id: str
     start: str
@@ -63,11 +63,6 @@ class Announced:
         _demand_names((self.set, self.stored))
         if not 0 <= self.told_at <= _LATEST_SECONDS:
             raise ValueError("its time is out of bounds")
-
-    @property
-    def known_reach(self) -> Reach:
-        """Of an unknown one as little as possible is believed."""
-        return next((each for each in Reach if each.value == self.reach), Reach.OWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +107,7 @@ class Left:
 
     token: str
     start: str
-    reach: str
+    reach: Reach
     nodes: tuple[int, ...]
     mark: str
 
@@ -153,11 +148,18 @@ def _demand_names(names: Sequence[str]) -> None:
             raise ValueError(f"the name {name!a} {why}")
 
 
+Note: TypeAlias = Announced | Answer | Over | Left | Choice
 T = TypeVar("T", Announced, Answer, Over, Left, Choice)
+
+# What node 0 alone says of a set; the others' answers have their numbers.
+_OF_NODE_0: Mapping[type[Note], str] = {Announced: "announced", Left: "left"}
 
 
 class Notes:
-    """The notes of one lineage beside the marks of a folder entry; ``warn`` is told of those that are none."""
+    """The notes of one lineage beside the marks of a folder entry; ``warn`` is told of those that are none.
+
+    A note is of a set, by its name, or, if it is :class:`Over` or :class:`Choice`, of a job's start, by its run id.
+    """
 
     def __init__(self, store: BlobStore, path: str, lineage: str, warn: Callable[[str], None], keys: Keys) -> None:
         self._store, self._warn, self._lineage = store, warn, lineage
@@ -165,76 +167,13 @@ class Notes:
         self._folder = f"{marks_folder(path)}/{demand_id(lineage)}"
         self._warned = set[str]()
 
-    # -- a set --------------------------------------------------------------------------------------------------
+    def say(self, said: Note, of: str, node: int = 0) -> None:
+        """Say something as a node."""
+        self._documents.put(self._place(type(said), of, node), self._lineage, json.dumps(asdict(said)), ANYTHING)
 
-    def announce(self, said: Announced) -> None:
-        """Say, as node 0, that a set is complete."""
-        self._write(f"{_parts(said.set)}/announced", said)
-
-    def announced(self) -> Iterator[tuple[str, str]]:
-        """The sets that node 0 has announced, each with the version of what it said."""
-        return ((name, etag) for name, kind, etag in self._listed() if kind == "announced")
-
-    def announcement(self, name: str) -> Announced | None:
-        """What node 0 said of a set."""
-        return self._read(Announced, f"{_parts(name)}/announced")
-
-    def answer(self, name: str, node: int, said: Answer) -> None:
-        """Say, as another node, which files of a set it has."""
-        self._write(f"{_parts(name)}/node-{node}", said)
-
-    def answered(self, name: str, node: int) -> Answer | None:
-        """What a node said of its files of a set."""
-        return self._read(Answer, f"{_parts(name)}/node-{node}")
-
-    def leave(self, name: str, said: Left) -> None:
-        """Say, as node 0 at its end, what the mark of a set needs besides the answers of others."""
-        self._write(f"{_parts(name)}/left", said)
-
-    def left(self) -> Iterator[tuple[str, Left]]:
-        """The sets that node 0 has left to others."""
-        for name in [name for name, kind, _ in self._listed() if kind == "left"]:
-            if (said := self._read(Left, f"{_parts(name)}/left")) is not None:
-                yield name, said
-
-    def forget(self, name: str) -> None:
-        """Remove what was said of a set."""
-        prefix = f"{self._folder}/{_parts(name)}/"
-        self._store.delete_many([blob.name for blob in self._store.list_blobs(prefix)])
-
-    # -- a start ------------------------------------------------------------------------------------------------
-
-    def end(self, node: int, said: Over) -> None:
-        """Say that a node is at its end."""
-        self._write(f"over/{demand_id(said.run_id)}.node-{node}", said)
-
-    def ended(self, run_id: str, start: str, node: int) -> Over | None:
-        """What a node said at its end; None if it is not there yet in this start."""
-        said = self._read(Over, f"over/{demand_id(run_id)}.node-{node}")
-        return said if said is not None and (said.run_id, said.start) == (run_id, start) else None
-
-    def choose(self, run_id: str, node: int, said: Choice) -> None:
-        """Say which set the nodes start from, or what this one thinks of it."""
-        self._write(_choice(run_id, node), said)
-
-    def chosen(self, run_id: str, node: int = 0) -> Choice | None:
-        """What a node said of that."""
-        return self._read(Choice, _choice(run_id, node))
-
-    # -- inside -------------------------------------------------------------------------------------------------
-
-    def _listed(self) -> Iterator[tuple[str, str, str]]:
-        prefix = f"{self._folder}/parts/"
-        for blob in self._store.list_blobs(prefix):
-            quoted, _, name = blob.name[len(prefix) :].partition("/")
-            if name.endswith(".json"):
-                yield unquote(quoted), name.removesuffix(".json"), blob.etag
-
-    def _write(self, name: str, said: Announced | Answer | Over | Left | Choice) -> None:
-        self._documents.put(f"{self._folder}/{name}.json", self._lineage, json.dumps(asdict(said)), ANYTHING)
-
-    def _read(self, kind: type[T], name: str) -> T | None:
-        blob = f"{self._folder}/{name}.json"
+    def said(self, kind: type[T], of: str, node: int = 0) -> T | None:
+        """What a node said; None: nothing yet, or nothing that counts."""
+        blob = self._place(kind, of, node)
         try:
             body = self._documents.read(blob, self._lineage).body
             if body is None:
@@ -251,13 +190,32 @@ class Notes:
                 self._warn(f"{blob} is left alone: {error}")
             return None
 
+    def ended(self, run_id: str, start: str, node: int) -> Over | None:
+        """What a node said at its end; None if it is not there yet in this start."""
+        said = self.said(Over, run_id, node)
+        return said if said is not None and (said.run_id, said.start) == (run_id, start) else None
 
-def _parts(name: str) -> str:
-    return f"parts/{quote(name, safe='')}"
+    def sets(self, kind: type[Announced | Left]) -> Iterator[tuple[str, str]]:
+        """The sets of which node 0 has said such a thing, each with the version of that."""
+        prefix = f"{self._folder}/parts/"
+        for blob in self._store.list_blobs(prefix):
+            quoted, _, name = blob.name[len(prefix) :].partition("/")
+            if name == f"{_OF_NODE_0[kind]}.json":
+                yield unquote(quoted), blob.etag
 
+    def forget(self, name: str) -> None:
+        """Remove what was said of a set."""
+        prefix = f"{self._folder}/parts/{quote(name, safe='')}/"
+        self._store.delete_many([blob.name for blob in self._store.list_blobs(prefix)])
 
-def _choice(run_id: str, node: int) -> str:
-    return f"restore/{demand_id(run_id)}.node-{node}" if node else f"restore/{demand_id(run_id)}"
+    def _place(self, kind: type[Note], of: str, node: int) -> str:
+        if kind is Over:
+            name = f"over/{demand_id(of)}.node-{node}"
+        elif kind is Choice:
+            name = f"restore/{demand_id(of)}" + (f".node-{node}" if node else "")
+        else:
+            name = f"parts/{quote(of, safe='')}/{_OF_NODE_0.get(kind, f'node-{node}')}"
+        return f"{self._folder}/{name}.json"
 
 
 # -- what follows from them ------------------------------------------------------------------------------------------
@@ -280,7 +238,7 @@ class Asked:
 
     def left(self) -> Left:
         """What node 0 leaves of it."""
-        return Left(self.token, self.start, self.reach.value, self.nodes, self.mark.to_json())
+        return Left(self.token, self.start, self.reach, self.nodes, self.mark.to_json())
 
 
 def gathered(notes: Notes, asked: Asked) -> Mark | None:
@@ -301,7 +259,7 @@ def gathered(notes: Notes, asked: Asked) -> Mark | None:
 def _part_of(notes: Notes, asked: Asked, node: int) -> Sequence[MarkedFile] | None:
     # In this order: what a node has answered is there before it says that it is over.
     over = notes.ended(asked.mark.run_id, asked.start, node)
-    said = notes.answered(asked.name, node)
+    said = notes.said(Answer, asked.name, node)
     if said is not None and said.stored == asked.mark.stored:
         is_last = over is not None and asked.name in over.whole and said.start == asked.start
         if said.token == asked.token or is_last:
@@ -326,15 +284,14 @@ def merged(mark: Mark, parts: Sequence[tuple[int, Sequence[MarkedFile]]]) -> Mar
 
 def mark_what_is_left(notes: Notes, marks: Marks, lineage: str, say: Callable[[str], None]) -> None:
     """Mark the sets that node 0 has left to others, if all nodes have answered by now."""
-    waiting = list(notes.left())
+    waiting = [(name, said) for name, _ in list(notes.sets(Left)) if (said := notes.said(Left, name)) is not None]
     stored = {mark.stored for mark in marks.of(lineage)} if waiting else set[str]()
     for name, left in waiting:
         own = Mark.from_json(left.mark)
-        reach = next((each for each in Reach if each.value == left.reach), Reach.OWN)
         if own.lineage != lineage or own.set != name or own.stored in stored:
             continue
         try:
-            mark = gathered(notes, Asked(name, own, left.token, left.start, reach, left.nodes))
+            mark = gathered(notes, Asked(name, own, left.token, left.start, left.reach, left.nodes))
         except (NeverError, ValueError):
             continue
         if mark is not None and not marks.mismatch(mark) and marks.write(mark):

@@ -224,8 +224,8 @@ class FolderSets:
         token, told = secrets.token_hex(8), self._told_of(one.name)
         reach = checkpoint_sets.reach_of(self.rule, one, told, self._distributed)
         told_at = told.at if told else 0.0
-        said = Announced(mark.set, mark.stored, token, reach.value, told_at, who.run_id, who.start)
-        self._notes.announce(said)
+        said = Announced(mark.set, mark.stored, token, reach, told_at, who.run_id, who.start)
+        self._notes.say(said, mark.set)
         return Asked(one.name, mark, token, who.start, reach, nodes)
 
     def _carry_out(self, one: FileSet, mark: Mark, asked: Asked | None) -> Sequence[FileFailure]:
@@ -299,7 +299,7 @@ class FolderSets:
         for name, waiting in self._waiting.items() if last else ():
             # Nothing writes here any more: from now on the node that answers last may mark it.
             if self._is_unchanged(waiting.one):
-                self._notes.leave(name, waiting.asked.left())
+                self._notes.say(waiting.asked.left(), name)
         until = self._now() + (LAST_SECONDS if last else 0)
         while True:
             never = dict[str, str]()
@@ -423,17 +423,17 @@ class FolderSets:
         told = {os.path.relpath(each.path, os.path.realpath(self._folder)) for each in requests}
         whole = tuple(name for name, given in self._given.items() if name in here and given.same_as(here[name]))
         sets = tuple(sorted({*here, *(told - self._answered.keys())}))
-        self._notes.end(who.node, Over(who.run_id, who.start, self.ended_well, sets, whole))
+        self._notes.say(Over(who.run_id, who.start, self.ended_well, sets, whole), who.run_id, who.node)
 
     def _hear(self) -> Mapping[str, _Heard]:
         """What node 0 has announced in this start, by the names of the sets."""
-        who, listed = self._writer, dict(self._notes.announced())
+        who, listed = self._writer, dict(self._notes.sets(Announced))
         for name, etag in listed.items():
             known = self._heard.get(name)
             if etag == (known.etag if known else self._passed.get(name)):
                 continue
             self._heard.pop(name, None)
-            said = self._notes.announcement(name)
+            said = self._notes.said(Announced, name)
             if said is not None and (said.set, said.run_id, said.start) == (name, who.run_id, who.start):
                 self._heard[name] = _Heard(etag, self._now(), said)
             else:
@@ -442,12 +442,11 @@ class FolderSets:
         return {name: self._heard[name] for name in listed if name in self._heard}
 
     def _judge_part(self, name: str, one: FileSet | None, said: _Heard, now: float, *, last: bool) -> Judgement:
-        reach = said.said.known_reach
         later = any(each.said.told_at > said.said.told_at for each in self._heard.values())
         nobody = not any(_requests(self._path(name), self._requests))
-        heard = Heard(reach, now - said.since, went_on=later and nobody)
+        heard = Heard(said.said.reach, now - said.since, went_on=later and nobody)
         told = self._told_of(name)
-        if told is None and reach is not Reach.ALL and one is not None and one.changed_at <= self._since():
+        if told is None and said.said.reach is not Reach.ALL and one is not None and one.changed_at <= self._since():
             return _LEFT
         return checkpoint_sets.judge_part(
             self.rule, one, heard, self._content, now, told=told, last=last, ended_well=self.ended_well
@@ -463,7 +462,7 @@ class FolderSets:
                 return failures
             files = found
         who = self._writer
-        self._notes.answer(name, who.node, Answer(stored, token, who.start, tuple(files)))
+        self._notes.say(Answer(stored, token, who.start, tuple(files)), name, who.node)
         self._answered[name] = etag
         if one is not None:
             self._given[name] = one

@@ -115,7 +115,8 @@ def restore_checkpoint(
     marks, notes, writer = _marks(job, places, entry), _notes(job, places, entry), _writer(job, entry)
     if job.spec.is_elastic:
         # What this node said at the end of an earlier start of its own counts no more.
-        notes.end(job.node_rank, Over(job.spec.run_id, "", well=False, sets=(), whole=()))
+        over = Over(job.spec.run_id, "", well=False, sets=(), whole=())
+        notes.say(over, job.spec.run_id, job.node_rank)
     if not job.node_rank:
         mark_what_is_left(notes, marks, writer.lineage, job.say)
     if rule.restore == "none":
@@ -206,11 +207,11 @@ class _Together(_Alone):
         return replace(said, stored=mark.stored, lineage=mark.lineage) if mark else said
 
     def _say(self, said: Choice) -> None:
-        self.notes.choose(self.job.spec.run_id, self.job.node_rank, said)
+        self.notes.say(said, self.job.spec.run_id, self.job.node_rank)
 
     def _said(self, node: int = 0) -> Choice | None:
         """What a node said in this start, not in an earlier one."""
-        said = self.notes.chosen(self.job.spec.run_id, node)
+        said = self.notes.said(Choice, self.job.spec.run_id, node)
         return said if said is not None and said.attempt == self.job.attempt else None
 
     def _ask_others(self) -> str:

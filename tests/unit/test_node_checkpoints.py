@@ -399,7 +399,7 @@ def test_what_a_node_of_an_elastic_job_said_at_its_end_counts_no_more_when_it_is
     store = back.places.container(node.service.url)
     notes = Notes(store, "mine/output", "me_1_0badcafe", back.job.say, keys)
     over = Over("me_1_0badcafe", "any", well=True, sets=(), whole=())
-    notes.end(1, over)
+    notes.say(over, "me_1_0badcafe", 1)
     assert notes.ended("me_1_0badcafe", "any", 1) == over
     back.restore()
     assert notes.ended("me_1_0badcafe", "any", 1) is None

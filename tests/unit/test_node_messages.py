@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
 import pytest
 
@@ -53,23 +52,23 @@ def asked_of(store: MemoryStore, reach: Reach = Reach.OWN, start: str = "0") -> 
 def test_notes_are_read_as_they_were_written() -> None:
     store = MemoryStore()
     notes, warnings = notes_of(store)
-    announced = Announced("step-1", "step-1", "t", "all", 1.5, "me_1", "0")
+    announced = Announced("step-1", "step-1", "t", Reach.ALL, 1.5, "me_1", "0")
     answer = Answer("step-1", "t", "0", (file_of(store, "one", b"1"),))
     over = Over("me_1", "0", True, ("step-1",), ())
-    notes.announce(announced)
-    notes.answer("step-1", 1, answer)
-    notes.end(1, over)
+    notes.say(announced, "step-1")
+    notes.say(answer, "step-1", 1)
+    notes.say(over, "me_1", 1)
     left = asked_of(store).left()
-    notes.leave("step-1", left)
+    notes.say(left, "step-1")
     choice = Choice("0", 1, "step-1", "job", agreed=True)
-    notes.choose("me_1", 0, choice)
-    assert [name for name, _ in notes.announced()] == ["step-1"]
-    assert notes.announcement("step-1") == announced and announced.known_reach is Reach.ALL
-    assert notes.answered("step-1", 1) == answer and notes.ended("me_1", "0", 1) == over
+    notes.say(choice, "me_1")
+    assert [name for name, _ in notes.sets(Announced)] == ["step-1"]
+    assert notes.said(Announced, "step-1") == announced and announced.reach is Reach.ALL
+    assert notes.said(Answer, "step-1", 1) == answer and notes.ended("me_1", "0", 1) == over
     assert notes.ended("me_1", "1", 1) is None and notes.ended("me_2", "0", 1) is None
-    assert dict(notes.left()) == {"step-1": left} and notes.chosen("me_1") == choice
+    assert notes.said(Left, "step-1") == left and notes.said(Choice, "me_1") == choice
     notes.forget("step-1")
-    assert notes.announcement("step-1") is None and dict(notes.left()) == {} and not warnings
+    assert notes.said(Announced, "step-1") is None and list(notes.sets(Left)) == [] and not warnings
 
 
 ANNOUNCED = {
@@ -112,8 +111,8 @@ def test_what_no_node_can_say_counts_as_absent_and_is_named_once(kind: str, text
     notes, warnings = notes_of(store)
     put(store, f"parts/step-1/{kind}", text)
     for _ in range(2):
-        found: list[Any] = [notes.announcement("step-1"), notes.answered("step-1", 1), *notes.left()]
-        assert found == [None, None]
+        assert notes.said(Announced, "step-1") is None is notes.said(Left, "step-1")
+        assert notes.said(Answer, "step-1", 1) is None
     (warning,) = warnings
     assert f"step-1/{kind}.json is left alone" in warning
 
@@ -132,16 +131,16 @@ def test_a_node_says_what_others_will_not_believe_and_goes_on() -> None:
 def test_a_note_of_somebody_else_counts_as_absent_and_is_named_once() -> None:
     store = MemoryStore()
     notes, warnings = notes_of(store)
-    announced = Announced("step-1", "step-1", "t", "all", 1.5, "me_1", "0")
-    Notes(store, "out", "job", print, their_keys).announce(announced)
+    announced = Announced("step-1", "step-1", "t", Reach.ALL, 1.5, "me_1", "0")
+    Notes(store, "out", "job", print, their_keys).say(announced, "step-1")
     store.add(f"{FOLDER}/restore/me_1.json", json.dumps({"attempt": "0", "number": 0}).encode())
     for _ in range(2):
-        assert notes.announcement("step-1") is None is notes.chosen("me_1")
+        assert notes.said(Announced, "step-1") is None is notes.said(Choice, "me_1")
     assert len(warnings) == 2 and all("left alone: it has no seal of this lineage" in each for each in warnings)
     # Nor does one of another set.
     put(store, "parts/step-1/announced", json.dumps(ANNOUNCED))
     store.add(f"{FOLDER}/parts/step-2/announced.json", store.body(f"{FOLDER}/parts/step-1/announced.json"))
-    assert notes.announcement("step-1") is not None and notes.announcement("step-2") is None
+    assert notes.said(Announced, "step-1") is not None and notes.said(Announced, "step-2") is None
 
 
 def test_a_choice_that_no_node_can_make_counts_as_absent() -> None:
@@ -149,7 +148,7 @@ def test_a_choice_that_no_node_can_make_counts_as_absent() -> None:
     notes, warnings = notes_of(store)
     for said in ({"number": "1"}, {"number": -1}, {"number": 1, "stored": "../x"}, {"number": 1, "passed": 10**12}, {}):
         put(store, "restore/me_1", json.dumps({"attempt": "0", **said}))
-        assert notes.chosen("me_1") is None
+        assert notes.said(Choice, "me_1") is None
     assert len(warnings) == 1
 
 
@@ -158,16 +157,16 @@ def test_a_node_that_is_over_has_no_other_files_than_it_said() -> None:
     notes, _ = notes_of(store)
     asked = asked_of(store)
     assert gathered(notes, asked) is None, "it has not answered"
-    notes.end(1, Over("me_1", "before", True, (), ()))
+    notes.say(Over("me_1", "before", True, (), ()), "me_1", 1)
     assert gathered(notes, asked) is None, "that was another start"
-    notes.end(1, Over("me_1", "0", True, (), ()))
+    notes.say(Over("me_1", "0", True, (), ()), "me_1", 1)
     mark = gathered(notes, asked)
     assert mark is not None and [each.path for each in mark.files] == ["zero"] and mark.nodes == 2
-    notes.end(1, Over("me_1", "0", True, ("step-1",), ()))
+    notes.say(Over("me_1", "0", True, ("step-1",), ()), "me_1", 1)
     with pytest.raises(NeverError, match="node 1 ended without all its files of it"):
         gathered(notes, asked)
     # Its program was killed: it might have written some.
-    notes.end(1, Over("me_1", "0", False, (), ()))
+    notes.say(Over("me_1", "0", False, (), ()), "me_1", 1)
     with pytest.raises(NeverError):
         gathered(notes, asked)
     assert gathered(notes, asked_of(store, Reach.ALL)) is not None
@@ -177,17 +176,17 @@ def test_what_a_node_said_unasked_counts_when_it_is_over_and_only_as_it_is_then(
     store = MemoryStore()
     notes, _ = notes_of(store)
     asked = asked_of(store)
-    notes.answer("step-1", 1, Answer("step-1", "", "0", (file_of(store, "one", b"1"),)))
+    notes.say(Answer("step-1", "", "0", (file_of(store, "one", b"1"),)), "step-1", 1)
     assert gathered(notes, asked) is None
-    notes.end(1, Over("me_1", "0", True, ("step-1",), ()))
+    notes.say(Over("me_1", "0", True, ("step-1",), ()), "me_1", 1)
     with pytest.raises(NeverError):
         gathered(notes, asked)
-    notes.end(1, Over("me_1", "0", True, ("step-1",), ("step-1",)))
+    notes.say(Over("me_1", "0", True, ("step-1",), ("step-1",)), "me_1", 1)
     mark = gathered(notes, asked)
     assert mark is not None and [each.path for each in mark.files] == ["one", "zero"]
     # Stored elsewhere, or in another start: not what node 0 asks for.
     for other in (Answer("step-1@7", "", "0", ()), Answer("step-1", "", "before", ())):
-        notes.answer("step-1", 1, other)
+        notes.say(other, "step-1", 1)
         with pytest.raises(NeverError):
             gathered(notes, asked)
 
@@ -196,10 +195,10 @@ def test_what_node_0_left_is_marked_when_all_have_answered_and_once() -> None:
     store = MemoryStore()
     notes, said = notes_of(store)
     marks = Marks(store, "out", said.append, keys)
-    notes.leave("step-1", asked_of(store).left())
+    notes.say(asked_of(store).left(), "step-1")
     mark_what_is_left(notes, marks, "job", said.append)
     assert marks.of("job") == []
-    notes.answer("step-1", 1, Answer("step-1", "t", "0", (file_of(store, "one", b"1"),)))
+    notes.say(Answer("step-1", "t", "0", (file_of(store, "one", b"1"),)), "step-1", 1)
     store.add("out/step-1/one", b"2")
     mark_what_is_left(notes, marks, "job", said.append)
     assert marks.of("job") == [], "it is not in the container as the node said"
@@ -215,11 +214,11 @@ def test_what_is_left_under_another_name_or_lineage_is_not_marked() -> None:
     store = MemoryStore()
     notes, said = notes_of(store)
     marks = Marks(store, "out", said.append, keys)
-    notes.end(1, Over("me_1", "0", True, (), ()))
+    notes.say(Over("me_1", "0", True, (), ()), "me_1", 1)
     left = asked_of(store).left()
-    notes.leave("step-2", left)
+    notes.say(left, "step-2")
     mark_what_is_left(notes, marks, "job", said.append)
     other = left.mark.replace('"lineage": "job"', '"lineage": "others"')
-    notes.leave("step-1", Left("t", "0", "own", (0, 1), other))
+    notes.say(Left("t", "0", Reach.OWN, (0, 1), other), "step-1")
     mark_what_is_left(notes, marks, "job", said.append)
     assert not [name for name in store.blobs if name.endswith("/step-1.json")]

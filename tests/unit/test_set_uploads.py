@@ -26,7 +26,7 @@ from blobsync.base.file_states import LocalState
 from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.keep.checkpoint_sets import FileSet
 from blobsync.keep.marks import Mark, MarkedFile, Marks
-from blobsync.keep.node_messages import Answer, Notes, mark_what_is_left
+from blobsync.keep.node_messages import Announced, Answer, Notes, mark_what_is_left
 from blobsync.keep.restore import decide_restore, wanted_files
 from blobsync.keep.set_files import FolderContent, files_of, unlike
 from blobsync.keep.set_uploads import FolderSets, Uploaded, Writer, limited_cores
@@ -1029,10 +1029,10 @@ def test_a_forged_answer_of_a_node_is_held_against_the_container(tmp_path: Path)
     first, _ = two_nodes(tmp_path)
     first.write("step-1", __metadata="m")
     first.round()
-    said = first.notes.announcement("step-1")
+    said = first.notes.said(Announced, "step-1")
     assert said is not None
     forged = MarkedFile("rank1.distcp", 1, "a" * 32, "e")
-    first.notes.answer("step-1", 1, Answer(said.stored, said.token, said.start, (forged,)))
+    first.notes.say(Answer(said.stored, said.token, said.start, (forged,)), "step-1", 1)
     first.round()
     assert first.marked == [] and "rank1.distcp is missing" in first.said[-1]
 
