@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -148,12 +149,8 @@ def _places(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
     if given := environ.get(VARIABLE):
         places.append((VARIABLE, Path(given).expanduser()))
     places.append(("the managed copy", managed_path(environ)))
-    for folder in environ.get("PATH", "").split(os.pathsep):
-        if folder and _is_program(Path(folder) / "azcopy"):
-            places.append(("PATH", Path(folder) / "azcopy"))
-            break
-    else:
-        places.append(("PATH", Path("azcopy")))
+    folders = os.pathsep.join(filter(os.path.isabs, environ.get("PATH", "").split(os.pathsep)))
+    places.append(("PATH", Path(shutil.which("azcopy", path=folders) or "azcopy")))
     home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
     places.append(("the folder of older set-ups", home / "code" / "azcopy" / "azcopy"))
     return places

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -180,7 +181,6 @@ class _Transfer:
         end = OpenBlob(destination.store, folder)
         command = argv.upload_command(self._binary, self._space.links, end.in_container(), sas, self._tuning)
         hashes = SourceHashes(source, list(names.values()))
-        hashes.start()
         try:
             outcome, log = self._run_job(command)
             hashes.join(self._task.stop)
@@ -424,15 +424,12 @@ class SourceHashes:
     """
 
     def __init__(self, source: LocalLocation, actions: Sequence[FileAction]) -> None:
+        """Starts in the background."""
         self._source = source
-        self._actions = actions
         self._halt = StopRequest()
         self.states: dict[str, LocalState] = {}
         self.errors: dict[str, BlobsyncError] = {}
-
-    def start(self) -> None:
-        """Start in the background."""
-        self._all = Ahead(self._hash_all)
+        self._all = Ahead(deque, side_by_side(self._note, actions, _THREADS), maxlen=0)
 
     def join(self, stop: StopRequest = NEVER) -> None:
         """Wait for the rest; raises ``KeyboardInterrupt`` when ``stop`` asks for that."""
@@ -442,12 +439,9 @@ class SourceHashes:
         """Skip the remaining files."""
         self._halt.make()
 
-    def _hash_all(self) -> None:
-        for _ in side_by_side(self._note, self._actions, _THREADS):
-            if self._halt.made:
-                return
-
     def _note(self, action: FileAction) -> None:
+        if self._halt.made:
+            return
         try:
             self.states[action.path] = self._hash(action)
         except BlobsyncError as error:

@@ -17,7 +17,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.base.plain_json import parse_json
@@ -51,22 +51,13 @@ class Workspace:
     azcopy_pid: int = 0
     failed: bool = False
     kept: Path | None = None
+    home: Path = field(init=False)
+    logs: Path = field(init=False)
+    plans: Path = field(init=False)
+    links: Path = field(init=False)
 
-    @property
-    def home(self) -> Path:
-        return self.root / "home"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "log"
-
-    @property
-    def plans(self) -> Path:
-        return self.root / "plan"
-
-    @property
-    def links(self) -> Path:
-        return self.root / "links"
+    def __post_init__(self) -> None:
+        self.home, self.logs, self.plans, self.links = (self.root / name for name in ("home", "log", "plan", "links"))
 
     def note_process(self, pid: int) -> None:
         """Record azcopy's process ID for a later cleanup."""

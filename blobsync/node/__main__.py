@@ -53,16 +53,12 @@ def main(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
     try:
         return _carry_out(arguments, held, os.environ if environ is None else environ)
     except BlobsyncError as error:
-        hint = f"; {error.hint}" if error.hint else ""
-        sys.stderr.write(redact(f"blobsync: this node could not be made ready: {error.message}{hint}") + "\n")
-        return SETUP_FAILED_EXIT
+        text = f"{error.message}; {error.hint}" if error.hint else error.message
     except OSError as error:
         # A disk that is full before the command starts, for one.
-        where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(
-            redact(f"blobsync: this node could not be made ready: {where}{error.strerror or error}") + "\n"
-        )
-        return SETUP_FAILED_EXIT
+        text = (f"{error.filename}: " if error.filename else "") + (error.strerror or str(error))
+    sys.stderr.write(redact(f"blobsync: this node could not be made ready: {text}") + "\n")
+    return SETUP_FAILED_EXIT
 
 
 def _carry_out(arguments: NodeArguments, held: HeldSignals, environ: Mapping[str, str]) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from blobsync.base.errors import CredentialError, FailureCode, LoginRequiredError, SasExpiredError, SasPermissionError
+from blobsync.base.errors import CredentialError, FailureCode
 from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.redaction import SasToken, Secret
@@ -122,9 +122,7 @@ def read_handed(values: Mapping[str, Any]) -> Handed:
     """Read the output of :func:`handed_line`."""
     if "refused" in values:
         code = FailureCode(values["refused"])
-        kinds = (LoginRequiredError, SasExpiredError, SasPermissionError)
-        kind = next((kind for kind in kinds if kind.code is code), CredentialError)
-        return Handed(problem=kind(values["message"], hint=values["hint"]))
+        return Handed(problem=CredentialError(values["message"], hint=values["hint"], code=code))
     secret = values["handed"]
     return Handed(Secret(secret) if secret is not None else None, values["ends"])
 

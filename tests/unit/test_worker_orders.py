@@ -117,8 +117,8 @@ def test_a_credential_or_its_refusal_arrives() -> None:
     for handed in (Handed(Secret("token-1"), 5.0), Handed()):
         assert read_handed(parse_object(handed_line(handed))) == handed
     read = read_handed(parse_object(handed_line(Handed(problem=SasExpiredError("it ended", hint="ask")))))
-    assert isinstance(read.problem, SasExpiredError)
-    assert (read.problem.message, read.problem.hint) == ("it ended", "ask")
+    assert read.problem is not None
+    assert (read.problem.code, read.problem.message, read.problem.hint) == ("sas_expired", "it ended", "ask")
 
 
 def test_a_worker_gets_of_the_environment_what_python_and_its_transport_need() -> None:
