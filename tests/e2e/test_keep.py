@@ -11,7 +11,6 @@ import re
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -31,7 +30,7 @@ from tests.e2e.world import (
     write_tree,
 )
 from tests.servers.fault_proxy import Fault, fault_proxy
-from tests.waiting import wait_until
+from tests.waiting import meanwhile, wait_until
 
 pytestmark = [pytest.mark.e2e]
 
@@ -449,19 +448,12 @@ class Editor:
 
 
 class Looker:
-    """Looks at the blobs all the time: each has to be, whole, what its file was at a moment."""
+    """Looks at the blobs: each has to be, whole, what its file was at a moment."""
 
     def __init__(self, container: Container, editor: Editor) -> None:
         self._container, self._editor = container, editor
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self._seen: dict[str, str] = {}
         self.looked, self.half = 0, list[str]()
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.05):
-            self.look()
 
     def look(self) -> None:
         for blob in self._container.listed("data/"):
@@ -476,10 +468,6 @@ class Looker:
     def has_seen(self, names: Iterable[str]) -> bool:
         return {f"data/{name}" for name in names} <= self._seen.keys()
 
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
 
 @pytest.mark.kill
 @pytest.mark.parametrize(("edits", "kills"), [(16, 1), pytest.param(1000, 10, marks=pytest.mark.soak)])
@@ -488,7 +476,7 @@ def test_random_edits_and_kills_end_exact(kept: Project, container: Container, e
     chance, editor = random.Random(_SEED), Editor(kept.data, _SEED)
     at = sorted(chance.sample(range(1, edits), kills))
     process, looker = started(kept), Looker(container, editor)
-    try:
+    with meanwhile(looker.look):
         for number in range(edits):
             editor.edit()
             # Few edits come slowly, so that some of them are uploaded before the next one.
@@ -506,8 +494,6 @@ def test_random_edits_and_kills_end_exact(kept: Project, container: Container, e
         expected[min(expected)] = sha256((kept.data / min(expected)).read_bytes())
         arrives(container, lambda: expected)
         stopped(kept, process)
-    finally:
-        looker.stop()
     there = container.contents("data/")
     assert {name: there.get(name) for name in expected} == expected
     assert kept.json("keep", "data", *_QUICKLY, "--until-idle").code == 0

@@ -9,9 +9,8 @@ import os
 import random
 import re
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ from tests.e2e.world import (
     write_tree,
 )
 from tests.servers.fault_proxy import fault_proxy
-from tests.waiting import wait_until
+from tests.waiting import meanwhile, wait_until
 
 __all__ = ["nothing_is_left"]
 
@@ -126,23 +125,14 @@ def _md5(data: bytes) -> str:
     return hashlib.md5(data).hexdigest()
 
 
-@contextmanager
-def at_work(act: Callable[[], None]) -> Iterator[None]:
+def at_work(act: Callable[[], None]) -> AbstractContextManager[None]:
     """Repeat that in a thread until the block ends."""
-    over = threading.Event()
 
-    def work() -> None:
-        while not over.wait(0.05):
-            with suppress(AzureError):
-                act()
+    def once() -> None:
+        with suppress(AzureError):
+            act()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return meanwhile(once)
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
 
@@ -21,7 +21,7 @@ from tests.e2e.test_spread_faults import line
 from tests.e2e.world import Container, Project, random_files, read_tree, sha256, write_tree
 from tests.servers.copy_source_proxy import copy_source_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle
-from tests.waiting import wait_until
+from tests.waiting import meanwhile, wait_until
 
 __all__ = ["line", "nothing_is_left"]
 
@@ -91,26 +91,6 @@ class KilledTasks:
         return read_tree(here) if self._word == "d" else self._container.contents(f"data/r{number}/")
 
 
-@contextmanager
-def written_all_the_time(folder: Path, names: list[str]) -> Iterator[None]:
-    """Append to these files, as other programs."""
-    over = threading.Event()
-
-    def write() -> None:
-        while not over.wait(0.05):
-            for name in names:
-                with (folder / name).open("ab") as file:
-                    file.write(b"more")
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
 def kill_a_task_while_files_change(
     project: Project, container: Container, seconds: float, number: int, choice: random.Random
 ) -> bool:
@@ -118,7 +98,13 @@ def kill_a_task_while_files_change(
     folder = f"data/r{number}"
     here = project.root / folder
     write_tree(here, _FILES)
-    with written_all_the_time(here, _CHANGING):
+
+    def append() -> None:
+        for name in _CHANGING:
+            with (here / name).open("ab") as file:
+                file.write(b"more")
+
+    with meanwhile(append):
         process = project.start("u", folder, *_TWO, "--cap-mbps", "60", "--json")
         _until_at_work(project, process)
         time.sleep(seconds)
@@ -158,7 +144,7 @@ class ChangingSources:
             put(self._source, f"data/{name}", data, with_md5=name not in without)
         words = ("u", f"data/r{number}", "-f", "from", *_TWO)
         process = self._project.start(*words, "--json")
-        with self._replaced(bodies, sorted(bodies.keys() - without)):
+        with meanwhile(partial(self._replace, bodies, sorted(bodies.keys() - without))):
             copied = f"data/r{number}/"
             assert wait_until(
                 lambda: self._destination.names(copied) or process.poll() is not None, seconds=60, pause=0.05
@@ -184,23 +170,10 @@ class ChangingSources:
         process.send_signal(signal.SIGKILL if how == "the command is killed" else signal.SIGINT)
         return was_there
 
-    @contextmanager
-    def _replaced(self, bodies: dict[str, bytes], names: list[str]) -> Iterator[None]:
-        over = threading.Event()
-
-        def replace() -> None:
-            while not over.wait(0.05):
-                for name in self._choice.sample(names, 3):
-                    bodies[name] = self._choice.randbytes(len(bodies[name]) + self._choice.choice([0, 1]))
-                    self._source.put(f"data/{name}", bodies[name])
-
-        thread = threading.Thread(target=replace)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+    def _replace(self, bodies: dict[str, bytes], names: list[str]) -> None:
+        for name in self._choice.sample(names, 3):
+            bodies[name] = self._choice.randbytes(len(bodies[name]) + self._choice.choice([0, 1]))
+            self._source.put(f"data/{name}", bodies[name])
 
 
 def put(container: Container, name: str, data: bytes, *, with_md5: bool) -> None:
