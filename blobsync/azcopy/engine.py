@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 from blobsync.azcopy import argv
 from blobsync.azcopy.azcopy_process import AzcopyJob, AzcopyJobOutcome, JobProgress
@@ -86,6 +87,8 @@ class AzcopyEngine:
     to its own places; where it cannot, azcopy is told each name to download instead of listing a folder by itself.
     """
 
+    name: ClassVar = "azcopy"
+
     state_dir: Path
     mint: SasForEnd
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
@@ -93,11 +96,6 @@ class AzcopyEngine:
     binary: Path | None = None
     stall_after: float = STALL_AFTER
     confinement: Landlock = field(default_factory=Landlock)
-
-    @property
-    def name(self) -> str:
-        """``azcopy``."""
-        return "azcopy"
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`. Raises ``AzcopyError`` when there is no azcopy to use."""

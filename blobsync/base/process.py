@@ -156,7 +156,8 @@ class ProcessRunner:
 class ProcessGroup:
     """A child in its own session, so that it and all its children can be signalled; it gets no input.
 
-    ``output`` receives both output streams; None: ours. Raises ``OSError`` if it cannot start.
+    ``pid`` is the ID of the child and of the group. ``output`` receives both output streams; None: ours. Raises
+    ``OSError`` if it cannot start.
     """
 
     def __init__(
@@ -171,11 +172,7 @@ class ProcessGroup:
             stderr=None if output is None else subprocess.STDOUT,
             start_new_session=True,
         )
-
-    @property
-    def pid(self) -> int:
-        """The ID of the child, which is also the group's."""
-        return self._child.pid
+        self.pid = self._child.pid
 
     def poll(self) -> int | None:
         """The child's exit code (negative: minus the signal), None while it runs."""

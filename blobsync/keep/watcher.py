@@ -136,7 +136,8 @@ class FolderWatcher:
         self._folders: set[str] = set()
         self._device = 0
         self._walk_at = 0.0
-        self._told = ""
+        # Why changes are found by walking only, in words; empty if the system tells of them.
+        self.why = ""
         self._listener: _Listener | None = None
         self._given_up = listen is None
         self._has_walked = False
@@ -145,11 +146,6 @@ class FolderWatcher:
     def polls(self) -> bool:
         """Whether changes are found by walking only."""
         return self._listener is None
-
-    @property
-    def why(self) -> str:
-        """Why changes are found by walking only, in words; empty if the system tells of them."""
-        return self._told
 
     def look(self, *, anew: bool = False) -> Found:
         """What there is now; walks if that is due, and if it is to look ``anew``."""
@@ -247,7 +243,7 @@ class FolderWatcher:
         """From now on by walking alone."""
         self.close()
         self._given_up = True
-        self._told = why
+        self.why = why
         self._walk_at = 0.0
         self._emit(Note(f"{self._shown}: {why}; the folder is looked at again and again instead"))
 

@@ -137,20 +137,16 @@ class FirstNodeState:
 
 
 class RendezvousClient:
-    """Another node's side: keeps a connection to node 0, and connects again when it breaks."""
+    """Another node's side: keeps a connection to node 0, and connects again when it breaks. ``state`` is the last one
+    that is known."""
 
     def __init__(self, run_id: str, node: int, address: str, port: int) -> None:
         self._name = f"{run_id} {node}"
         self._place = (address, port)
-        self._state = FirstNodeState()
+        self.state = FirstNodeState()
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-
-    @property
-    def state(self) -> FirstNodeState:
-        """The last known state."""
-        return self._state
 
     def leave(self) -> None:
         """Send node 0 that this node has finished, if it can be reached."""
@@ -163,7 +159,7 @@ class RendezvousClient:
                 connection.settimeout(SILENCE_SECONDS)
                 self._ask(connection)
             # The job's end is final.
-            self._state = FirstNodeState(over=self._state.over)
+            self.state = FirstNodeState(over=self.state.over)
             self._leaving.wait(_ASK_SECONDS)
 
     def _ask(self, connection: socket.socket) -> None:
@@ -176,7 +172,7 @@ class RendezvousClient:
                 match = _ANSWERED.fullmatch(answers.readline(_LINE_BYTES).decode("ascii", "replace"))
                 if not match:
                     return
-                self._state = FirstNodeState(match[1] or "", int(match[2]) if match[2] else None)
+                self.state = FirstNodeState(match[1] or "", int(match[2]) if match[2] else None)
                 self._leaving.wait(_ASK_SECONDS)
 
 

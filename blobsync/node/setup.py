@@ -391,15 +391,12 @@ def _download(
     for part in entry.include or ("",):
         plain = part.strip("/")
         try:
-            if any(letter in plain for letter in "*?["):
-                wanted = _wanted(plain, inner)
-                transfers.download(entry.name, remote, path, wanted=wanted, ignore=entry.ignore, kept=kept_of(entry))
-            else:
-                below = relative_name(plain, str(path)) if plain else ""
-                wanted = _wanted("", [] if below else inner)
-                if entry.checkpoints:
-                    wanted = outside_sets(job, entry, wanted)
-                transfers.download(entry.name, remote, path, below, wanted, entry.ignore, kept_of(entry))
+            is_pattern = any(letter in plain for letter in "*?[")
+            below = relative_name(plain, str(path)) if plain and not is_pattern else ""
+            wanted = _wanted(plain if is_pattern else "", [] if below else inner)
+            if entry.checkpoints and not is_pattern:
+                wanted = outside_sets(job, entry, wanted)
+            transfers.download(entry.name, remote, path, below, wanted, entry.ignore, kept_of(entry))
         except NothingMatchedError as error:
             if plain:
                 raise NotReadyError(

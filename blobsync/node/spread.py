@@ -140,12 +140,9 @@ class _TaskRun:
         except FormatError as error:
             _print_line(f"task {number}: {error}")
             return 1
-        except CredentialError as error:
-            _print_line(error.message)
-            return SETUP_FAILED_EXIT
         except BlobsyncError as error:
             _print_line(error.message)
-            return 1
+            return SETUP_FAILED_EXIT if isinstance(error, CredentialError) else 1
         if not is_done or not self._orders["detach"]:
             return 0 if is_done else 1
         ends = self._opened_ends()

@@ -69,6 +69,7 @@ class WorkerPipe:
         environ = orders.transport_environment(credentials.environ)
         sent = orders.WorkerOrders(*ends, processes, cap_mbps, environ, state)
         self._process: RunningProcess = runner.start(python_module(_MODULE), env=worker_environment(environment(None)))
+        self.pid = self._process.pid
         self._process.send_line(orders.orders_line(sent))
         self._answers = self._heard(part.route)
         try:
@@ -78,11 +79,6 @@ class WorkerPipe:
         if not isinstance(ready, Ready):
             self.end()
             raise ProcessError("a worker process does not answer as it should")
-
-    @property
-    def pid(self) -> int:
-        """The worker's process id."""
-        return self._process.pid
 
     def carry(self, shard: Shard) -> Iterator[Answer]:
         """Send a shard; yields the worker's answers until it is finished. Raises ``WorkerLostError`` if it does not
