@@ -421,7 +421,7 @@ ROWS: tuple[ReadBack, ...] = (
             "project.checkpoints:_BlobContent.text",
             "keep.marks:Mark.from_json",
             "keep.marks:Documents.read",
-            "keep.node_messages:Notes._read",
+            "keep.node_messages:Notes.said",
         ),
     ),
     ReadBack(
