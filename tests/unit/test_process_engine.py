@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import CredentialError, FailureCode, FileFailure, ProcessError
+from blobsync.base.errors import BlobsyncError, CredentialError, FailureCode, FileFailure, ProcessError
 from blobsync.base.events import NO_CONNECTION, Connected, Disconnected, Listener, Note, UnderWay
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.plain_json import parse_object
@@ -116,10 +116,18 @@ class Worker(RunningProcess):
 
 
 class Workers(ScriptedRunner):
-    """Starts these workers in order; the last script is for all further ones."""
+    """Starts these workers in order; the last script is for all further ones. ``starting`` gets the number of each."""
 
-    def __init__(self, *scripts: Script, first: str = answer_line(Ready()), code: int = 0, stderr: str = "") -> None:
+    def __init__(
+        self,
+        *scripts: Script,
+        first: str = answer_line(Ready()),
+        code: int = 0,
+        stderr: str = "",
+        starting: Callable[[int], None] = lambda number: None,
+    ) -> None:
         super().__init__()
+        self._starting = starting
         self.started: list[Worker] = []
         self.environments: list[Mapping[str, str]] = []
         self._scripts, self._first, self._code, self._stderr = scripts, first, code, stderr
@@ -128,6 +136,7 @@ class Workers(ScriptedRunner):
     def start(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Worker:
         with self._lock:
             number = len(self.started)
+            self._starting(number)
             script = self._scripts[min(number, len(self._scripts) - 1)]
             self.started.append(Worker(number, script, first=self._first, code=self._code, stderr=self._stderr))
             self.environments.append(env or {})
@@ -589,37 +598,31 @@ def test_files_that_move_in_between_show_that_not_every_file_fails(tmp_path: Pat
 # -- no worker --------------------------------------------------------------------------------------------
 
 
-def test_without_workers_this_process_moves_the_files_and_says_why(task: MoveTask) -> None:
-    class Nobody(Workers):
-        def start(
-            self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
-        ) -> Worker:
-            raise ProcessError("there is no Python")
+@pytest.mark.parametrize("error", [ProcessError("there is no Python"), CredentialError("nobody is signed in")])
+def test_without_workers_this_process_moves_the_files_and_says_why(task: MoveTask, error: BlobsyncError) -> None:
+    def refuse(number: int) -> None:
+        raise error
 
-    run = Run(task, Nobody(honest)).work()
-    assert run.heard.notes == ["there is no Python; one process moves 20 files instead"]
+    run = Run(task, Workers(honest, starting=refuse)).work()
+    assert run.heard.notes == [f"{error.message}; one process moves 20 files instead"]
     (here,) = run.alone.tasks
     assert sorted(action.path for action in here.actions) == _all(task) and not here.whole_folder
     assert not run.report.moved and not run.report.failed
 
 
 def test_a_worker_that_cannot_be_started_leaves_its_files_to_the_others(task: MoveTask) -> None:
-    started, refused = threading.Lock(), threading.Event()
+    refused = threading.Event()
 
-    class One(Workers):
-        def start(
-            self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
-        ) -> Worker:
-            if not started.acquire(blocking=False):
-                refused.set()
-                raise ProcessError("too many")
-            return super().start(argv, env=env, cwd=cwd)
+    def one_alone(number: int) -> None:
+        if number:
+            refused.set()
+            raise ProcessError("too many")
 
     def patient(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
         assert refused.wait(_PATIENCE)
         yield from honest(worker, shard)
 
-    run = Run(task, One(patient)).work()
+    run = Run(task, Workers(patient, starting=one_alone)).work()
     assert run.paths == _all(task) and not run.report.failed
     # Nothing is left to this process, so that there is nothing to be told.
     assert not run.alone.tasks and not run.heard.notes
@@ -636,17 +639,6 @@ def test_a_worker_that_ends_at_once_says_why(task: MoveTask) -> None:
     run = Run(task, Workers(honest, first="Traceback", code=1, stderr="No module named blobsync")).work()
     (note,) = run.heard.notes
     assert note.startswith("a worker process cannot work here: it sent what is no record")
-
-
-def test_without_a_login_this_process_says_so_of_each_file(task: MoveTask) -> None:
-    class Expired(Workers):
-        def start(
-            self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
-        ) -> Worker:
-            raise CredentialError("nobody is signed in")
-
-    run = Run(task, Expired(honest)).work()
-    assert len(run.alone.tasks) == 1 and len(run.alone.tasks[0].actions) == 20
 
 
 # -- downloads, and errors that end everything --------------------------------------------------------------
@@ -811,21 +803,17 @@ def test_who_is_asked_to_stop_ends_its_shard_and_gets_no_other(large: MoveTask) 
 def test_a_worker_that_starts_while_all_are_stopped_gets_no_shard(task: MoveTask) -> None:
     stop = StopRequest()
 
-    class Late(Workers):
-        def start(
-            self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
-        ) -> Worker:
-            late = super().start(argv, env=env, cwd=cwd)
-            if late.number == 1:
-                stop.make()
-                assert self.started[0].asked_to_stop.wait(_PATIENCE)
-            return late
+    def late(number: int) -> None:
+        if number == 1:
+            stop.make()
+            assert workers.started[0].asked_to_stop.wait(_PATIENCE)
 
     def script(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
         assert worker.asked_to_stop.wait(_PATIENCE)
         yield None
 
-    run = Run(task._replace(stop=stop), Late(script))
+    workers = Workers(script, starting=late)
+    run = Run(task._replace(stop=stop), workers)
     with pytest.raises(KeyboardInterrupt):
         run.work()
     assert _joined(run) and not run.workers.started[1].shards
