@@ -16,15 +16,16 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.base.plain_json import parse_json
 from blobsync.base.process_identity import variables_of
 from blobsync.base.redaction import redact
+from blobsync.base.user_folders import locked
 from blobsync.local.names import is_own_temporary, new_temporary_name
-from blobsync.local.os_errors import local_error, naming
+from blobsync.local.os_errors import naming
 from blobsync.local.state_dir import own_folder
 
 KEPT_LOGS = 5
@@ -94,24 +95,22 @@ def workspace(state: Path) -> Iterator[Workspace]:
     """
     base = state / "azcopy"
     space = Workspace(base / f"{_RUN}{os.getpid()}-{os.urandom(4).hex()}")
-    try:
-        for folder in (state, base, space.root):
-            own_folder(folder)
-        lock = _lock(space.root)
-        for place in (space.home, space.logs, space.plans, space.links):
-            place.mkdir(mode=0o700)
-    except OSError as error:
-        raise local_error(error, space.root) from error
-    try:
-        yield space
-    except BaseException:
-        space.failed = True
-        raise
-    finally:
-        if space.failed:
-            _keep_log(space, base / "logs")
-        _remove(space.root, space.staging)
-        os.close(lock)
+    with ExitStack() as held:
+        with naming(space.root):
+            for folder in (state, base, space.root):
+                own_folder(folder)
+            held.enter_context(locked(space.root / _LOCK))
+            for place in (space.home, space.logs, space.plans, space.links):
+                place.mkdir(mode=0o700)
+        try:
+            yield space
+        except BaseException:
+            space.failed = True
+            raise
+        finally:
+            if space.failed:
+                _keep_log(space, base / "logs")
+            _remove(space.root, space.staging)
 
 
 def prune_workspaces(state: Path) -> int:
@@ -144,13 +143,6 @@ def _staging(owner: dict[str, object]) -> Path | None:
     given = owner.get("staging")
     staging = Path(given) if isinstance(given, str) else Path()
     return staging if is_own_temporary(staging.name) and not staging.is_symlink() else None
-
-
-def _lock(root: Path) -> int:
-    fd = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with suppress(OSError):
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return fd
 
 
 def _is_dead(root: Path) -> bool:
