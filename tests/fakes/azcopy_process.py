@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.azcopy.sandbox import Landlock
-from blobsync.base.errors import ProcessError
-from blobsync.base.process import Completed, ProcessRunner, RunningProcess
+from blobsync.base.process import Completed, RunningProcess
+from tests.fakes.runner import ScriptedRunner
 
 TRANSCRIPTS = Path(__file__).resolve().parent.parent / "data" / "transcripts"
 
@@ -80,26 +80,19 @@ class PlayedConfinement(Landlock):
         return ()
 
 
-@dataclass
-class AzcopyRunner(ProcessRunner):
+class AzcopyRunner(ScriptedRunner):
     """Starts ``process`` for any argv, and records the calls; ``starting`` may write files first."""
 
-    process: ScriptedAzcopy
-    starting: Callable[[Sequence[str], Mapping[str, str]], None] = lambda argv, env: None
-    argv: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    confinement: PlayedConfinement = field(default_factory=PlayedConfinement)
-
-    def run(
+    def __init__(
         self,
-        argv: Sequence[str],
-        *,
-        input: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        timeout: float | None = None,
-    ) -> Completed:
-        return Completed(0, "azcopy version 10.32.2\n", "")
+        process: ScriptedAzcopy,
+        starting: Callable[[Sequence[str], Mapping[str, str]], None] = lambda argv, env: None,
+    ) -> None:
+        super().__init__(lambda call: Completed(0, "azcopy version 10.32.2\n", ""))
+        self.process, self.starting = process, starting
+        self.argv: tuple[str, ...] = ()
+        self.env: Mapping[str, str] = {}
+        self.confinement = PlayedConfinement()
 
     def start(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
@@ -107,17 +100,3 @@ class AzcopyRunner(ProcessRunner):
         self.argv, self.env = tuple(argv), env or {}
         self.starting(self.argv, self.env)
         return self.process
-
-    def spawn_detached(
-        self,
-        argv: Sequence[str],
-        *,
-        log: Path,
-        input: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-    ) -> int:
-        raise ProcessError("azcopy is never detached")
-
-    def attach(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> int:
-        raise ProcessError("azcopy never gets the terminal")

@@ -14,7 +14,6 @@ from blobsync.azcopy.engine import AzcopyEngine
 from blobsync.base.errors import AzcopyNotFoundError, ProcessError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
-from blobsync.base.process import RunningProcess
 from blobsync.base.redaction import SasToken
 from blobsync.base.stopping import StopRequest
 from blobsync.plan.transfer_plan import Route
@@ -436,15 +435,11 @@ def test_no_azcopy(tmp_path: Path, store: MemoryStore) -> None:
         moved_by(absent, two_files(tmp_path, store))
 
 
-class Broken(AzcopyRunner):
-    def start(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
-    ) -> RunningProcess:
+def test_azcopy_that_does_not_start(tmp_path: Path, store: MemoryStore) -> None:
+    def refuse(argv: Sequence[str], env: Mapping[str, str]) -> None:
         raise ProcessError("cannot start azcopy: Exec format error")
 
-
-def test_azcopy_that_does_not_start(tmp_path: Path, store: MemoryStore) -> None:
-    report = moved_by(engine(tmp_path, Broken(ScriptedAzcopy([]))), two_files(tmp_path, store))
+    report = moved_by(engine(tmp_path, AzcopyRunner(ScriptedAzcopy([]), refuse)), two_files(tmp_path, store))
     assert codes(report) == {"a": "process_failed", "b c": "process_failed"}
     assert not list((tmp_path / "state" / "azcopy").glob("run-*"))
 
