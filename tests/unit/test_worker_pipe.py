@@ -110,4 +110,4 @@ def test_what_no_worker_can_have_is_refused_by_name(task: MoveTask) -> None:
     assert "a folder of this machine" in refused(SasSigner(_SAS), Ask("token", "source")).message
     assert "cannot be renewed" in refused(SasSigner(_SAS), Ask("renewed", "destination")).message
     login = refused(BearerSigner(nobody), Ask("token", "destination"))
-    assert isinstance(login, LoginRequiredError) and login.hint == "az login"
+    assert (login.code, login.hint) == ("login_required", "az login")
