@@ -199,22 +199,20 @@ _CLAIM = """
 """.strip()
 
 
-class FalseWorkers:
-    """Starts programs that act as workers until the end of a shard, then run ``then``."""
+class Kept(ProcessRunner):
+    """The real runner, which keeps the processes that it starts: ``instead`` of workers, if that is given."""
 
-    def __init__(self, then: str) -> None:
-        self._runner = ProcessRunner(terminate_after=0.3, kill_after=0.3)
-        self._code = _WORKER % then
-        self.started = 0
+    def __init__(self, *instead: str) -> None:
+        patience = {"terminate_after": 0.3, "kill_after": 0.3} if instead else {}
+        super().__init__(**patience)
+        self._instead = instead
+        self.started: list[RunningProcess] = []
 
     def start(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> RunningProcess:
-        self.started += 1
-        return self._runner.start([sys.executable, "-c", self._code], env=env, cwd=cwd)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._runner, name)
+        self.started.append(super().start(self._instead or argv, env=env, cwd=cwd))
+        return self.started[-1]
 
 
 class Refusing(DirectEngine):
@@ -241,9 +239,9 @@ def _no_token() -> tuple[Secret, float]:
 )
 def test_files_whose_workers_fail_again_and_again_are_named(then: str, why: str, tmp_path: Path) -> None:
     write_tree(tmp_path, {f"f{number}": b"12345" for number in range(40)})
-    workers, report, listener = FalseWorkers(then), CollectedReport(), RecordingListener()
+    workers, report, listener = Kept(sys.executable, "-c", _WORKER % then), CollectedReport(), RecordingListener()
     credentials = Credentials(lambda container: BearerSigner(_no_token), _no_copies, {})
-    engine = ProcessEngine(Refusing(), lambda files, size: 2, credentials, workers)  # type: ignore[arg-type]
+    engine = ProcessEngine(Refusing(), lambda files, size: 2, credentials, workers)
     engine.move(upload(tmp_path, MemoryStore(), "p"), report, listener)
     assert report.moved == []
     assert sorted(action.path for action, _ in report.failed) == sorted(f"f{number}" for number in range(40))
@@ -252,29 +250,14 @@ def test_files_whose_workers_fail_again_and_again_are_named(then: str, why: str,
     assert all(why in failure.message for failure in failures)
     assert {failure.hint for failure in failures} == {"run the same command again with --processes 1"}
     # Two shards with three attempts each, in halves.
-    assert workers.started <= 2 * (1 + 2 + 4)
+    assert len(workers.started) <= 2 * (1 + 2 + 4)
     assert all("another one moves its" in note for note in listener.notes)
-
-
-class Kept:
-    """Keeps the processes that it starts, of another program if ``instead`` is one."""
-
-    def __init__(self, instead: Sequence[str] = ()) -> None:
-        self._runner = ProcessRunner(terminate_after=0.3, kill_after=0.3) if instead else ProcessRunner()
-        self._instead = instead
-        self.started: list[RunningProcess] = []
-
-    def start(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
-    ) -> RunningProcess:
-        self.started.append(self._runner.start(self._instead or argv, env=env, cwd=cwd))
-        return self.started[-1]
 
 
 def test_a_worker_that_cannot_import_itself_says_why(store: BlobStore, azurite: Azurite, tmp_path: Path) -> None:
     write_tree(tmp_path, {"a": b"1", "b": b"2"})
-    listener, broken = RecordingListener(), Kept([sys.executable, "-c", "import nothing_like_it"])
-    engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), broken)  # type: ignore[arg-type]
+    listener, broken = RecordingListener(), Kept(sys.executable, "-c", "import nothing_like_it")
+    engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), broken)
     assert len(moved_by(engine, upload(tmp_path, store, "p"), listener).moved) == 2
     (note,) = listener.notes
     assert "No module named 'nothing_like_it'" in note
@@ -287,7 +270,7 @@ def test_workers_of_a_program_that_ignores_ctrl_c_end_by_themselves(
     kept = Kept()
     # On a busy machine they may take longer than they are given, and would be killed.
     patience = 60.0
-    engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), kept, patience=patience)  # type: ignore[arg-type]
+    engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), kept, patience=patience)
     usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         assert len(moved_by(engine, upload(tmp_path, store, "p"), RecordingListener()).moved) == 2
