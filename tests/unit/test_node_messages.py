@@ -122,9 +122,9 @@ def test_a_node_says_what_others_will_not_believe_and_goes_on() -> None:
     store = MemoryStore()
     notes, warnings = notes_of(store)
     many = tuple(f"step-{number}" for number in range(100_001))
-    notes.end(1, Over("me_1", "0", well=True, sets=many, whole=()))
-    notes.announce(Announced("step-1", "step-1", "t", "all", -1.0, "me_1", "0"))
-    assert notes.ended("me_1", "0", 1) is None is notes.announcement("step-1")
+    notes.say(Over("me_1", "0", well=True, sets=many, whole=()), "me_1", 1)
+    notes.say(Announced("step-1", "step-1", "t", Reach.ALL, -1.0, "me_1", "0"), "step-1")
+    assert notes.ended("me_1", "0", 1) is None is notes.said(Announced, "step-1")
     assert len(warnings) == 2
 
 
