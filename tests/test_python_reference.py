@@ -121,7 +121,7 @@ def test_errors_say_their_code_and_what_they_are_a_kind_of() -> None:
     section = _section("ChecksumError")
     assert "A kind of [`StorageError`](#storageerror)." in section
     assert "Code [`checksum_mismatch`](../failure-codes.md), exit code 1: " in section
-    assert "Attributes of its own: `message`, `hint`, `path`." in _section("BlobsyncError")
+    assert "Attributes of its own: `message`, `hint`, `path`, `code`." in _section("BlobsyncError")
 
 
 def test_docstrings_are_markdown_with_links_to_what_they_name() -> None:
