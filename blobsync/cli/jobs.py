@@ -253,8 +253,8 @@ def summary(session: Session) -> Result:
     project = session.project()
     name = project.cluster.name
     found = project.jobs.summary()
-    data = {field: getattr(found, field) for field in found.__slots__}
-    return Result({"cluster": name, **data}, summary_lines(name, found), wraps=True)
+    data = {"cluster": name, **fields_of(found, *found.__slots__)}
+    return Result(data, summary_lines(name, found), wraps=True)
 
 
 @app.command("blame")
@@ -267,7 +267,7 @@ def blame(session: Session) -> Result:
     project = session.project()
     name = project.cluster.name
     holders = project.jobs.holders()
-    data = [{field: getattr(holder, field) for field in holder.__slots__} for holder in holders]
+    data = [fields_of(holder, *holder.__slots__) for holder in holders]
     if not holders:
         session.note(f"no jobs on cluster {name}")
     return Result({"cluster": name, "holders": data}, holder_lines(holders) if holders else ())

@@ -48,19 +48,15 @@ def requested_engine(
         return RequestedEngine("direct", f"--nodes {options.nodes} was given")
     if options.engine is not None:
         return RequestedEngine(options.engine, f"--engine {options.engine} was given")
-    found = environ.get(ENGINE_VARIABLE) or ""
-    settings = (
-        (found, f"{ENGINE_VARIABLE}={found} is set"),
-        (given := cluster.text("engine") or "", f"engine: {given} is in {cluster.file}"),
-    )
-    if found and found not in get_args(EngineName):
-        known = ", ".join(get_args(EngineName))
-        raise UsageError(f"{ENGINE_VARIABLE}={found}: not one of {known}", hint=f"unset {ENGINE_VARIABLE}")
-    for name, reason in settings:
-        if name:
-            applies = copying or name != "relay"
-            return RequestedEngine(cast("EngineName", name), reason) if applies else RequestedEngine()
-    return RequestedEngine()
+    name, reason = cluster.text("engine"), f"engine: {cluster.text('engine')} is in {cluster.file}"
+    if found := environ.get(ENGINE_VARIABLE):
+        name, reason = found, f"{ENGINE_VARIABLE}={found} is set"
+        if found not in get_args(EngineName):
+            known = ", ".join(get_args(EngineName))
+            raise UsageError(f"{ENGINE_VARIABLE}={found}: not one of {known}", hint=f"unset {ENGINE_VARIABLE}")
+    if not name or (name == "relay" and not copying):
+        return RequestedEngine()
+    return RequestedEngine(cast("EngineName", name), reason)
 
 
 def engine_set(
@@ -71,7 +67,11 @@ def engine_set(
     stop: StopRequest = NEVER,
 ) -> Engines:
     """The engines of a plan; each is created when first needed. ``stop`` ends their work as Ctrl-C does."""
-    _remove_what_azcopy_left(state)
+    if (state.root / _AZCOPYS).is_dir():
+        from blobsync.azcopy.run_folders import prune_workspaces
+
+        # What a killed azcopy left beside the data goes, whichever engine is used now.
+        prune_workspaces(state.root / _AZCOPYS)
     copies = [
         (part.source.container, part.destination.container)
         for part in plan.parts
@@ -125,14 +125,6 @@ def engine_set(
     allowed = plan.options.relay or context.cluster.relay == "auto" or outside or _is_emulator(plan)
     makers = {"direct": direct, "relay": relay, "azcopy": azcopy}
     return Engines(makers, relay_allowed=allowed, unfinished=context.unfinished, stop=stop, intents=intents)
-
-
-def _remove_what_azcopy_left(state: StateDir) -> None:
-    """Remove files that a killed azcopy left beside the data, whichever engine is used now."""
-    if (state.root / _AZCOPYS).is_dir():
-        from blobsync.azcopy.run_folders import prune_workspaces
-
-        prune_workspaces(state.root / _AZCOPYS)
 
 
 def left_over_by(state: StateDir, place: Path) -> int:

@@ -126,21 +126,14 @@ def test_the_names_of_a_folder_are_filtered_and_sorted() -> None:
     assert (row.badges, row.uploads, row.downloads) == ((("up", "only here"),), True, False)
 
 
-def test_a_file_that_cannot_be_read_is_no_conflict() -> None:
-    chosen = chosen_names(_names(a=("unreadable", 0, 0), sub_=("unreadable", 0, 0)), "differs", "", "")
-    assert [(row.entry.name, row.badges, row.in_conflict) for row in map(row_of, chosen)] == [
-        ("sub", (("bad", "1 cannot be uploaded"),), False),
-        ("a", (("bad", "unreadable"),), False),
+@pytest.mark.parametrize(("kind", "said"), [("unreadable", "unreadable"), ("unnamable", "cannot be uploaded")])
+def test_a_file_that_cannot_be_read_or_named_is_no_conflict_and_not_offered_for_upload(kind: str, said: str) -> None:
+    rows = [row_of(each) for each in chosen_names(_names(a=(kind, 2, 0), sub_=(kind, 3, 0)), "differs", "", "")]
+    assert [(row.entry.name, row.badges) for row in rows] == [
+        ("sub", (("bad", "1 cannot be uploaded"),)),
+        ("a", (("bad", said),)),
     ]
-
-
-def test_a_name_that_no_blob_can_have_is_not_offered_for_upload() -> None:
-    chosen = chosen_names(_names(a=("unnamable", 2, 0), sub_=("unnamable", 3, 0)), "differs", "", "")
-    said = [(row.entry.name, row.badges, row.uploads) for row in map(row_of, chosen)]
-    assert said == [
-        ("sub", (("bad", "1 cannot be uploaded"),), False),
-        ("a", (("bad", "cannot be uploaded"),), False),
-    ]
+    assert not any(row.in_conflict or row.uploads for row in rows)
 
 
 def _entry(ago: float, size: int, kind: str = "upload") -> TransferEntry:
