@@ -19,7 +19,7 @@ from blobsync.base.locations import AMAZON
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import host_of
 from blobsync.config.known_keys import ACCOUNT, OF_AZURE, OF_BUCKETS, WORKSPACE
-from blobsync.config.model import StorageAccount, WorkspaceConfig, default_blob_endpoint
+from blobsync.config.model import StorageAccount, WorkspaceConfig, default_blob_endpoint, value_at
 from blobsync.config.typed_values import Checker, described, is_placeholder
 from blobsync.config.user_config import load_user_config
 from blobsync.config.yaml_document import Document, KeyPath, read_document
@@ -60,7 +60,7 @@ class AccountFile:
             self.warnings.extend(warn_if_others_can_read(path, document, (("account_key",), ("sas_token",))))
         is_bucket = self._values.get("storage_type") == "s3"
         self.takes_login = not is_bucket and not self._values.keys() & {"account_key", "sas_token"}
-        self.holds_secret = any(_is_literal_secret(document.get((key,))) for key in ("account_key", "sas_token"))
+        self.holds_secret = any(_is_literal_secret(document.values.get(key)) for key in ("account_key", "sas_token"))
         account = self._read_bucket(shown) if is_bucket else self._read(shown)
         # The account without its missing login; None if anything else is wrong.
         self.without_login = None if self.problems else account
@@ -259,7 +259,7 @@ def service_problem(endpoint: str) -> str | None:
 
 def warn_if_others_can_read(path: Path, document: Document, secrets: Sequence[KeyPath]) -> list[str]:
     """A warning if the file itself contains one of ``secrets`` and other users of the machine can read it."""
-    held = [".".join(key) for key in secrets if _is_literal_secret(document.get(key))]
+    held = [".".join(key) for key in secrets if _is_literal_secret(value_at(document.values, key))]
     mode = stat.S_IMODE(path.stat().st_mode)
     if not held or not mode & 0o077:
         return []

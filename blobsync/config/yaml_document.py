@@ -43,13 +43,6 @@ class Document:
         self.values: Final = values
         self.origins: Final = origins
 
-    def get(self, path: KeyPath) -> Any:
-        """The value at ``path``, None if there is none."""
-        here: Any = self.values
-        for part in path:
-            here = here.get(part) if isinstance(here, Mapping) else None
-        return here
-
     def origin(self, path: KeyPath) -> Origin:
         """The origin of this key, or of the nearest one around it."""
         while path:

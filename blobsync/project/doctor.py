@@ -143,7 +143,7 @@ def examine_account(
     about = account.file
     folder = f"{path}/" if path else ""
     # A credential is OK only after the service has accepted it.
-    looks = list(_credential(account, now, environ))
+    looks = list(_tried(about, "credential", _credential(account, now, environ)))
     try:
         store = connect(account)
     except CredentialError:
@@ -165,10 +165,20 @@ def examine_account(
         yield from (*looks, *reached)
         yield CheckResult(about, "listing", CheckStatus.OK, f"{account.container.name}/{folder} can be listed")
         if found is not None:
-            yield _reading(about, store, found)
+            yield from _tried(about, "reading", _reading(about, store, found))
         yield _writing(about, store, folder, account)
-        yield from _account(about, store)
-        yield from _leftovers(about, store, folders)
+        yield from _tried(about, "recovery", _account(about, store), CheckStatus.WARN)
+        yield from _tried(about, "leftovers", _leftovers(about, store, folders), CheckStatus.WARN)
+
+
+def _tried(
+    about: str, name: str, looks: Iterator[CheckResult], status: CheckStatus = CheckStatus.FAIL
+) -> Iterator[CheckResult]:
+    """What these checks find; where one raises, that is the last result."""
+    try:
+        yield from looks
+    except BlobsyncError as error:
+        yield failed_check(about, name, error, status)
 
 
 def _bucket(account: StorageAccount, path: str, environ: Mapping[str, str]) -> Iterator[CheckResult]:
@@ -215,11 +225,7 @@ def _folders(cluster: Cluster, account: StorageAccount) -> list[str]:
 
 
 def _credential(account: StorageAccount, now: datetime, environ: Mapping[str, str]) -> Iterator[CheckResult]:
-    try:
-        signer_for(account, environ=environ)
-    except CredentialError as error:
-        yield failed_check(account.file, "credential", error)
-        return
+    signer_for(account, environ=environ)
     if account.credential == "sas":
         yield from _own_sas(account, now)
         return
@@ -237,11 +243,7 @@ def _identity(account: StorageAccount, which: str = "") -> CheckResult:
 
 def _own_sas(account: StorageAccount, now: datetime) -> Iterator[CheckResult]:
     about = account.file
-    try:
-        warnings = check_sas(account, READ_FOLDER, now=now)
-    except BlobsyncError as error:
-        yield failed_check(about, "credential", error)
-        return
+    warnings = check_sas(account, READ_FOLDER, now=now)
     token = account.sas_token
     assert token is not None
     rights = f"may {rights_in_words(token.permissions)}" if token.permissions else "rights not shown"
@@ -282,13 +284,10 @@ def _first_file(store: RestBlobStore, folder: str) -> BlobInfo | None:
     return next((entry for entry in first if isinstance(entry, BlobInfo) and entry.size), None)
 
 
-def _reading(about: str, store: RestBlobStore, blob: BlobInfo) -> CheckResult:
-    try:
-        with store.open(blob.name, length=1) as reader:
-            reader.read(1)
-    except BlobsyncError as error:
-        return failed_check(about, "reading", error)
-    return CheckResult(about, "reading", CheckStatus.OK, "a blob can be read")
+def _reading(about: str, store: RestBlobStore, blob: BlobInfo) -> Iterator[CheckResult]:
+    with store.open(blob.name, length=1) as reader:
+        reader.read(1)
+    yield CheckResult(about, "reading", CheckStatus.OK, "a blob can be read")
 
 
 def _writing(about: str, store: RestBlobStore, folder: str, account: StorageAccount) -> CheckResult:
@@ -329,11 +328,7 @@ def _removing(about: str, store: RestBlobStore, name: str, body: bytes) -> Check
 
 
 def _account(about: str, store: RestBlobStore) -> Iterator[CheckResult]:
-    try:
-        found = store.features()
-    except BlobsyncError as error:
-        yield failed_check(about, "recovery", error, CheckStatus.WARN)
-        return
+    found = store.features()
     yield CheckResult(about, "account", CheckStatus.OK, str(found))
     known = found.versioning or found.soft_delete_days is not None
     status, hint = (CheckStatus.OK, None) if known else (CheckStatus.UNTRIED, "ask the owner of the account")
@@ -356,11 +351,7 @@ def _leftover_blocks(store: RestBlobStore, folders: Iterable[str]) -> dict[str, 
 
 
 def _leftovers(about: str, store: RestBlobStore, folders: Iterable[str]) -> Iterator[CheckResult]:
-    try:
-        found = _leftover_blocks(store, folders)
-    except BlobsyncError as error:
-        yield failed_check(about, "leftovers", error, CheckStatus.WARN)
-        return
+    found = _leftover_blocks(store, folders)
     names, size = list(found), sum(found.values())
     if names:
         said = "1 upload began and never ended" if len(names) == 1 else f"{len(names):,} uploads began and never ended"
