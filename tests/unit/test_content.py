@@ -16,22 +16,11 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.project import content
-from blobsync.project.api import Project
-from tests.fakes.project_context import account, cluster
-from tests.fakes.store import MemoryStore
+from tests.fakes.opened_project import Opened
 
 
-class Place:
+class Place(Opened):
     """A project with the entry ``data`` in a container in memory."""
-
-    def __init__(self, root: Path) -> None:
-        self.store = MemoryStore()
-        self.store.container_url = account("eu").container
-        self.data = root / "data"
-        self.data.mkdir(parents=True)
-        environ = {"HOME": str(root / "home"), "PATH": os.environ["PATH"]}
-        here = cluster("eu", data=account("eu"))
-        self.project = Project(root, root, here, environ=environ, connect=lambda _: self.store)
 
     def there(self, name: str, body: bytes, *, with_md5: bool = True) -> None:
         self.store.add(f"store/data/{name}", body, with_md5=with_md5)
@@ -82,14 +71,14 @@ def test_damaged_bytes_are_printed_and_then_reported(place: Place) -> None:
 @pytest.mark.parametrize("with_md5", [True, False])
 def test_equal_files_have_no_difference(place: Place, with_md5: bool) -> None:
     place.there("a", b"one\n", with_md5=with_md5)
-    (place.data / "a").write_bytes(b"one\n")
+    (place.root / "data" / "a").write_bytes(b"one\n")
     found = place.project.diff("data/a")
     assert (found.status, found.here, found.there, found.lines, found.no_lines) == ("equal", 4, 4, (), "")
 
 
 def test_texts_are_compared_line_by_line(place: Place) -> None:
     place.there("a", b"one\ntwo\nthree\n")
-    (place.data / "a").write_bytes(b"one\n2\nthree\n")
+    (place.root / "data" / "a").write_bytes(b"one\n2\nthree\n")
     found = place.project.diff("data/a")
     assert found.status == "differs"
     assert found.lines == ("@@ -1,3 +1,3 @@", " one", "-two", "+2", " three")
@@ -99,14 +88,14 @@ def test_texts_are_compared_line_by_line(place: Place) -> None:
 @pytest.mark.parametrize("mine", [b"a\0b", b"\xff\xfe", b"a" + b"\0" * 10])
 def test_binary_files_only_differ(place: Place, mine: bytes) -> None:
     place.there("a", b"one\n")
-    (place.data / "a").write_bytes(mine)
+    (place.root / "data" / "a").write_bytes(mine)
     found = place.project.diff("data/a")
     assert (found.status, found.lines, found.no_lines) == ("differs", (), "binary")
 
 
 def test_a_file_missing_on_one_side(place: Place) -> None:
     place.there("theirs", b"th")
-    (place.data / "mine").write_bytes(b"m")
+    (place.root / "data" / "mine").write_bytes(b"m")
     mine, theirs = place.project.diff("data/mine"), place.project.diff("data/theirs")
     assert (mine.status, mine.here, mine.there) == ("local_only", 1, None)
     assert (theirs.status, theirs.here, theirs.there) == ("remote_only", None, 2)
@@ -116,7 +105,7 @@ def test_a_file_missing_on_one_side(place: Place) -> None:
 
 def test_diff_of_a_folder_is_refused_with_a_hint_to_verify(place: Place) -> None:
     place.there("there/a", b"a")
-    (place.data / "here").mkdir()
+    (place.root / "data" / "here").mkdir()
     for name in ("data", "data/here", "data/there", "data/there/"):
         with pytest.raises(ShapeConflictError, match="is a folder, and diff compares one file") as caught:
             place.project.diff(name)
@@ -125,7 +114,7 @@ def test_diff_of_a_folder_is_refused_with_a_hint_to_verify(place: Place) -> None
 
 def test_special_files_are_refused(place: Place) -> None:
     place.there("pipe", b"a")
-    os.mkfifo(place.data / "pipe")
+    os.mkfifo(place.root / "data" / "pipe")
     with pytest.raises(LocalFileError, match="data/pipe: neither a file nor a folder"):
         place.project.diff("data/pipe")
 
@@ -135,12 +124,12 @@ def test_special_files_are_refused(place: Place) -> None:
 def test_large_files_are_compared_without_their_lines(place: Place, with_md5: bool, change: bool) -> None:
     body = b"line\n" * (content.MOST_BYTES // 5 + 1)
     place.there("a", body, with_md5=with_md5)
-    (place.data / "a").write_bytes(body[:-2] + b"x\n" if change else body)
+    (place.root / "data" / "a").write_bytes(body[:-2] + b"x\n" if change else body)
     found = place.project.diff("data/a")
     assert (found.status, found.no_lines) == (("differs", "large") if change else ("equal", ""))
 
 
 def test_too_many_changed_lines_are_not_compared(place: Place) -> None:
     place.there("a", b"".join(b"%d\n" % number for number in range(9000)))
-    (place.data / "a").write_bytes(b"".join(b"%d\n" % -number for number in range(1, 9000)))
+    (place.root / "data" / "a").write_bytes(b"".join(b"%d\n" % -number for number in range(1, 9000)))
     assert place.project.diff("data/a").no_lines == "large"

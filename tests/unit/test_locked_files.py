@@ -14,9 +14,9 @@ from blobsync.base.plan_reasons import Reason
 from blobsync.cli.status import summary
 from blobsync.local.lock_files import LockedFile, list_name, lock_name, pack, read_lock, write_lock
 from blobsync.plan.transfer_plan import Action, TransferPlan
+from tests.fakes.opened_project import Opened
 from tests.fakes.scripted_http import Step, scripted
 from tests.fakes.store import Request
-from tests.unit.test_project import Opened
 from tests.unit.test_sdk import store
 
 _NOT_AS_LOCKED = "everything is equal, but not as locked"

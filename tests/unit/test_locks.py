@@ -13,7 +13,7 @@ from blobsync.local.lock_files import list_name, lock_name, read_lock
 from blobsync.plan.path_mapping import both_ends
 from blobsync.plan.survey import Request
 from blobsync.project import locks
-from tests.unit.test_project import Opened
+from tests.fakes.opened_project import Opened
 
 
 @pytest.fixture

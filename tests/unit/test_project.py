@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -23,9 +21,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.events import BytesMoved, BytesReused, Expected, FilesDone, LoggingListener, Note, Phase
 from blobsync.base.exit_codes import ExitCode
-from blobsync.base.redaction import Secret
 from blobsync.config.mapping import one_or_many
-from blobsync.config.model import StorageAccount
 from blobsync.plan.progress import Progress
 from blobsync.plan.transfer_keywords import TransferKeywords
 from blobsync.plan.transfer_options import Keep, TransferOptions, chosen_options
@@ -33,48 +29,8 @@ from blobsync.plan.transfer_plan import Action, TransferPlan
 from blobsync.project.api import Project
 from blobsync.project.progress_listeners import CallbackListener
 from blobsync.project.transfer_history import RunningTransfer
-from tests.fakes.project_context import cluster
-from tests.fakes.store import MemoryStore, Request
-
-KEY = Secret("c2VudGluZWw=")
-
-
-class Opened:
-    """A project whose one container is in memory."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.store = MemoryStore()
-        self.connected = 0
-        self.project = self.open()
-
-    def open(self) -> Project:
-        account = StorageAccount("aux_data/configs/eu.yaml", "eu", "data", "http://127.0.0.1:1/eu", account_key=KEY)
-        self.store.container_url = account.container
-        (self.root / "data").mkdir(parents=True, exist_ok=True)
-        environ = {"HOME": str(self.root / "home"), "PATH": os.environ["PATH"]}
-        return Project(self.root, self.root, cluster("eu", data=account), environ=environ, connect=self.connect)
-
-    def connect(self, account: StorageAccount) -> MemoryStore:
-        self.connected += 1
-        return self.store
-
-    def write(self, name: str, body: bytes) -> Path:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(body)
-        return path
-
-    def blobs(self) -> dict[str, bytes]:
-        return {name.removeprefix("store/"): blob.body for name, blob in self.store.blobs.items()}
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    opened = Opened(tmp_path / "project")
-    yield opened
-    opened.project.close()
-
+from tests.fakes.opened_project import KEY, Opened
+from tests.fakes.store import Request
 
 # -- what others see ---------------------------------------------------------------------------------------------
 

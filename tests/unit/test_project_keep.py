@@ -29,19 +29,11 @@ from blobsync.local.running_records import RunningRecords
 from blobsync.local.state_dir import StateDir
 from blobsync.project.keep import KeepResult, KeptRound
 from blobsync.project.keeper_records import Keepers, KeeperState, keeper_state, new_log
+from tests.fakes.opened_project import Opened
 from tests.fakes.store import Request
-from tests.unit.test_project import Opened
 
 _PATIENCE = 60.0
 _SETTLE = 0.2
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    opened = Opened(tmp_path / "project")
-    yield opened
-    opened.store.before = lambda request: None
-    opened.project.close()
 
 
 class Running:

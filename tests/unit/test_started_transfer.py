@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError, as_completed, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
@@ -23,8 +23,8 @@ from blobsync.base.errors import NothingMatchedError, TransferCancelledError, Us
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.plan.progress import Progress
 from blobsync.project.transfer import Transfer
+from tests.fakes.opened_project import Opened
 from tests.fakes.store import Request
-from tests.unit.test_project import Opened
 from tests.waiting import wait_until
 
 PATIENCE = 60.0
@@ -47,14 +47,6 @@ class Gate:
 
 def writes(request: Request) -> bool:
     return request.operation.startswith("put")
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    opened = Opened(tmp_path / "project")
-    yield opened
-    opened.store.before = lambda request: None
-    opened.project.close()
 
 
 def test_the_result_is_what_upload_returns(opened: Opened) -> None:
@@ -282,7 +274,7 @@ def test_closing_waits_for_transfers_and_an_exception_stops_them(opened: Opened)
 _PROGRAM = """
 import sys, threading, time
 from pathlib import Path
-from tests.unit.test_project import Opened
+from tests.fakes.opened_project import Opened
 
 opened = Opened(Path(sys.argv[1]))
 opened.write("data/a", b"one")

@@ -19,31 +19,18 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.exit_codes import ExitCode
-from blobsync.config.model import Cluster, StorageAccount
+from blobsync.config.model import StorageAccount
 from blobsync.jobs.history import History
 from blobsync.jobspec.spec import FolderLink, JobRef, RunInfo, State
-from blobsync.project.api import Project
 from blobsync.project.status import AccountCheck, EntryStatus
 from tests.fakes.jobs import make_spec
+from tests.fakes.opened_project import Opened
 from tests.fakes.project_context import account, cluster
 from tests.fakes.store import MemoryStore
 
 
-class Place:
+class Place(Opened):
     """A project with the entries ``data`` and ``data/coco`` in one container in memory."""
-
-    def __init__(self, root: Path, here: Cluster) -> None:
-        self.root = root
-        self.store = MemoryStore()
-        self.store.container_url = account("eu").container
-        (root / "data").mkdir(parents=True)
-        environ = {"HOME": str(root / "home"), "PATH": os.environ["PATH"]}
-        self.project = Project(root, root, here, environ=environ, connect=lambda _: self.store)
-
-    def write(self, name: str, body: bytes) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(body)
 
     def entry(self, path: str = "data", *, fresh: bool = False) -> EntryStatus:
         return next(each for each in self.project.status(fresh=fresh).entries if each.path == path)

@@ -10,29 +10,22 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import FailureCode, NothingMatchedError, TrashTooSmallError, UsageError
-from blobsync.config.model import StorageAccount
 from blobsync.local.trash import Trash, TrashLimits, put_aside
 from blobsync.plan.transfer_result import TransferResult
 from blobsync.project.api import Project
 from blobsync.project.trash import trash_of
+from tests.fakes.opened_project import ACCOUNT, Opened
 from tests.fakes.project_context import cluster
 from tests.fakes.store import MemoryStore
 
 
 def opened(root: Path, **values: Any) -> tuple[Project, MemoryStore]:
     """A project with ``data/a`` and ``data/b`` at both ends."""
-    store = MemoryStore()
-    account = StorageAccount("aux_data/configs/eu.yaml", "eu", "data", "http://127.0.0.1:1/eu")
-    store.container_url = account.container
+    made = Opened(root, cluster("eu", data=ACCOUNT)._replace(values=values))
     for name in ("a", "b"):
-        file = root / "data" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{name} of both")
-    environ = {"HOME": str(root / "home"), "PATH": os.environ["PATH"]}
-    settings = cluster("eu", data=account)._replace(values=values)
-    project = Project(root, root, settings, environ=environ, connect=lambda account: store)
-    assert project.upload("data").ok
-    return project, store
+        made.write(f"data/{name}", f"{name} of both".encode())
+    assert made.project.upload("data").ok
+    return made.project, made.store
 
 
 def overwritten(project: Project, **options: Any) -> TransferResult:

@@ -16,8 +16,8 @@ from blobsync.plan.transfer_plan import Direction
 from blobsync.project.api import Project
 from blobsync.web.open_project import Source
 from blobsync.web.transfer_tasks import TransferRequest, TransferTask, TransferTasks
+from tests.fakes.opened_project import Opened
 from tests.fakes.store import Request
-from tests.unit.test_project import Opened
 from tests.waiting import wait_until
 
 _DATA = TransferRequest(Direction.UP, ("data",))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -18,8 +17,8 @@ from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action
 from blobsync.plan.wildcards import PathPattern
 from blobsync.project.api import Project
+from tests.fakes.opened_project import Opened
 from tests.fakes.project_context import World, account, cluster
-from tests.fakes.store import MemoryStore
 
 WILD = TransferOptions(wildcards=True)
 FILES = ("data/x/a.py", "data/x/b.py", "data/x/c.txt", "data/x/sub/d.py", "data/x/sub/e.txt", "data/coco/f.py")
@@ -194,23 +193,18 @@ def test_a_pattern_matches_whole_names_of_its_folder() -> None:
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Project:
-    store = MemoryStore()
-    store.container_url = account("eu").container
+def removing(opened: Opened) -> Project:
     for name in (*FILES[:5], "data/x/old[1].txt", "data/x/old1.txt"):
-        store.add(f"store/{name}", name.encode())
-    environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-    root = tmp_path / "project"
-    root.mkdir()
-    return Project(root, root, cluster("eu", data=account("eu")), environ=environ, connect=lambda _: store)
+        opened.store.add(f"store/{name}", name.encode())
+    return opened.project
 
 
-def test_rm_of_patterns_deletes_each_match_once(opened: Project) -> None:
-    found = opened.find_removal(["data/x/*.py", "data/x/[ab]*", "data/x/s*/d.py"], wildcards=True)
+def test_rm_of_patterns_deletes_each_match_once(removing: Project) -> None:
+    found = removing.find_removal(["data/x/*.py", "data/x/[ab]*", "data/x/s*/d.py"], wildcards=True)
     assert [each.shown for each in found] == ["data/x/*.py", "data/x/s*/d.py"]
     assert [each.names(9) for each in found] == [["data/x/a.py", "data/x/b.py"], ["data/x/sub/d.py"]]
-    assert [name for name, _ in opened.remove(found).gone] == [*FILES[:2], FILES[3]]
-    assert {entry.path for entry in opened.list("data/x")} == {
+    assert [name for name, _ in removing.remove(found).gone] == [*FILES[:2], FILES[3]]
+    assert {entry.path for entry in removing.list("data/x")} == {
         "data/x/c.txt",
         "data/x/old1.txt",
         "data/x/old[1].txt",
@@ -218,19 +212,19 @@ def test_rm_of_patterns_deletes_each_match_once(opened: Project) -> None:
     }
 
 
-def test_rm_takes_a_name_that_is_there_before_a_pattern(opened: Project) -> None:
-    (found,) = opened.find_removal("data/x/old[1].txt", wildcards=True)
+def test_rm_takes_a_name_that_is_there_before_a_pattern(removing: Project) -> None:
+    (found,) = removing.find_removal("data/x/old[1].txt", wildcards=True)
     assert (found.pattern, found.names(9)) == ("", ["data/x/old[1].txt"])
     with pytest.raises(NothingMatchedError, match=r"data/x/\*.jpeg: no blob matches"):
-        opened.find_removal("data/x/*.jpeg", wildcards=True)
+        removing.find_removal("data/x/*.jpeg", wildcards=True)
     with pytest.raises(NothingMatchedError, match="no blob or folder has that name"):
-        opened.find_removal("data/x/*.py")
+        removing.find_removal("data/x/*.py")
 
 
-def test_verify_of_a_pattern_compares_the_matches_of_both_sides(opened: Project) -> None:
-    write(opened.root, "data/x/a.py", "data/x/new.py", "data/x/other.txt")
-    report = opened.verify("data/x/*.py", wildcards=True)
+def test_verify_of_a_pattern_compares_the_matches_of_both_sides(removing: Project) -> None:
+    write(removing.root, "data/x/a.py", "data/x/new.py", "data/x/other.txt")
+    report = removing.verify("data/x/*.py", wildcards=True)
     assert report.counts == {"equal": 1, "local_only": 1, "remote_only": 1}
-    assert opened.verify("data/x/s*", wildcards=True).counts == {"remote_only": 2}
+    assert removing.verify("data/x/s*", wildcards=True).counts == {"remote_only": 2}
     with pytest.raises(NothingMatchedError, match=r"data/x/\*.jpeg: no file matches, neither here nor"):
-        opened.verify("data/x/*.jpeg", wildcards=True)
+        removing.verify("data/x/*.jpeg", wildcards=True)
