@@ -11,11 +11,20 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from blobsync.base.errors import StorageError
+from blobsync.base.errors import BlobsyncError, StorageError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.local.files import SourceFile
 from blobsync.store.open_locations import OpenBlob
-from blobsync.store.protocol import BlobInfo, BlobProperties, BlobReader, BlobStore, VersionedStore
+from blobsync.store.protocol import (
+    BlobInfo,
+    BlobProperties,
+    BlobReader,
+    BlobStore,
+    GetOrder,
+    Order,
+    Orders,
+    VersionedStore,
+)
 from blobsync.store.resumed_reader import ResumedReader
 
 
@@ -58,8 +67,47 @@ class _Store:
         assert isinstance(self._store, VersionedStore)
         return self._store.open_version(name, old.version, start=start, length=length)
 
-    def orders(self) -> None:
-        """None: many small requests at a time are of current blobs, and few plans name anything else."""
+    def orders(self) -> Orders | None:
+        inner = self._store.orders()
+        return None if inner is None else _Orders(inner, self)
+
+    def knows(self, order: GetOrder) -> bool:
+        """Whether what is ordered is no current blob."""
+        return (str(self._store.container), order.name, order.etag) in self._known
+
+
+class _Orders:
+    """As the store's own; what is no current blob is read at once, since there is little of it."""
+
+    def __init__(self, inner: Orders, store: _Store) -> None:
+        self._inner, self._store = inner, store
+        self._read: list[tuple[object, BlobInfo | bytes | BlobsyncError]] = []
+
+    @property
+    def under_way(self) -> int:
+        return self._inner.under_way + len(self._read)
+
+    @property
+    def throttled(self) -> int:
+        return self._inner.throttled
+
+    def begin(self, key: object, order: Order) -> None:
+        if not isinstance(order, GetOrder) or not self._store.knows(order):
+            self._inner.begin(key, order)
+            return
+        try:
+            with self._store.open(order.name, etag=order.etag) as reader:
+                self._read.append((key, b"".join(iter(lambda: reader.read(order.size + 1), b""))))
+        except BlobsyncError as error:
+            self._read.append((key, error))
+
+    def ended(self, seconds: float) -> list[tuple[object, BlobInfo | bytes | BlobsyncError]]:
+        read, self._read = self._read, []
+        others = self._inner.ended(0 if read else seconds) if self._inner.under_way else []
+        return [*read, *others]
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 class _FileBody:

@@ -14,6 +14,9 @@ from blobsync.base.plan_reasons import Reason
 from blobsync.cli.status import summary
 from blobsync.local.lock_files import LockedFile, list_name, lock_name, pack, read_lock, write_lock
 from blobsync.plan.transfer_plan import Action, TransferPlan
+from blobsync.store.old_contents import OldContent, with_old_contents
+from blobsync.store.open_locations import OpenBlob
+from blobsync.store.protocol import GetOrder
 from tests.fakes.opened_project import Opened
 from tests.fakes.scripted_http import Step, scripted
 from tests.fakes.store import Request
@@ -293,6 +296,25 @@ def test_status_names_what_is_not_as_locked(opened: Opened) -> None:
     assert drifted(opened, fresh=True) == ("data/v", "data/v/a")
     (opened.root / lock_name("data/v")).write_text("no lock")
     assert drifted(opened) == ("data/v", "data/v/a")
+
+
+def test_old_contents_come_among_many_small_requests_of_present_blobs(opened: Opened) -> None:
+    before = opened.store.blobs["store/data/v/a"]
+    change(opened)
+    (version,) = [
+        each.version for each in opened.store.list_versions("store/data/v/a") if each.etag == before.info.etag
+    ]
+    old = {(str(opened.store.container), "store/data/v/a", before.info.etag): OldContent(None, version)}
+    orders = with_old_contents(OpenBlob(opened.store, "store/data/v"), old).store.orders()
+    assert orders is not None
+    now = opened.store.blobs["store/data/v/b/c"].info
+    for etag, name in ((before.info.etag, "store/data/v/a"), (now.etag, now.name), ("0xnone", "store/data/v/a")):
+        orders.begin(name if etag != "0xnone" else "none", GetOrder(name, etag, 3))
+    found: dict[object, object] = {}
+    while orders.under_way:
+        found.update(orders.ended(1.0))
+    assert (found["store/data/v/a"], found[now.name]) == (b"one", BODIES["b/c"])
+    assert isinstance(found["none"], StorageError)
 
 
 def test_versions_are_listed_and_read_by_their_ids() -> None:
