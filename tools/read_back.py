@@ -337,6 +337,7 @@ ROWS: tuple[ReadBack, ...] = (
         (
             "local.lock_files:_write",
             "plan.locked_files:far_list",
+            "store.old_contents:_Orders.begin",
             "store.old_contents:_Store.open",
             "project.locks:lock_at",
             "project.locks:_list_beside",
