@@ -13,14 +13,12 @@ counts, in bounded memory.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +42,7 @@ MOST_PACKED = 1 << 30
 _MOST_FILES = 50_000_000
 # A name has up to 1,024 characters of up to 4 bytes.
 _LONGEST_LINE = 8 * 1024
+_PIECE = 1 << 20
 _VERSION = 1
 _DIGEST = pattern(r"[0-9a-f]{64}")
 # Size, MD5, ETag (as the service returns it, without quotes: see ``store.rest.xml``) and version.
@@ -217,7 +216,7 @@ def unpack(data: bytes, lock: Lock, shown: str, spill: Spill) -> Iterable[Locked
             digest.update(head + b"\n")
             size += file.size
             rows.append(file)
-    except (ValueError, EOFError, OSError, zlib.error) as error:
+    except (ValueError, zlib.error) as error:
         raise _refused(shown, f"its list cannot be read: {error}") from error
     if (len(rows), size, digest.hexdigest()) != (lock.files, lock.bytes, lock.digest):
         raise _refused(shown, "its list is not the one that it names by its sha256")
@@ -225,11 +224,20 @@ def unpack(data: bytes, lock: Lock, shown: str, spill: Spill) -> Iterable[Locked
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=BytesIO(data)) as unpacked:
-        while line := unpacked.readline(_LONGEST_LINE):
-            if not line.endswith(b"\n"):
-                raise ValueError("a line is too long" if len(line) == _LONGEST_LINE else "its last line has no end")
-            yield line[:-1]
+    # Not the gzip module: it reads any number of empty archives one after the other, and a header byte by byte.
+    inflate, rest, at = zlib.decompressobj(wbits=31), b"", 0
+    while not inflate.eof:
+        if not (packed := inflate.unconsumed_tail):
+            packed, at = data[at : at + _PIECE], at + _PIECE
+        piece = inflate.decompress(packed, _PIECE)
+        if not piece and not packed:
+            raise ValueError("it is cut short")
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+        if len(rest) > _LONGEST_LINE:
+            raise ValueError("a line is too long")
+    if rest or inflate.unused_data or at < len(data):
+        raise ValueError("something follows its last line")
 
 
 def _file_in(line: bytes) -> tuple[LockedFile, bytes]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import random
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,13 +97,37 @@ def test_a_list_with_anything_wrong_in_it_is_refused(lines: tuple[str, ...]) -> 
 def test_a_list_that_is_not_the_locks_own_is_refused() -> None:
     lock, data = made(*FILES)
     bomb, more = gzip.compress(bytes(1 << 26)), made(*FILES, LockedFile("c", 1, ONE))[1]
-    others = (made(FILES[0])[1], data[:-9], data + b"x", b"", b"no gzip", bomb, more)
+    others = (made(FILES[0])[1], data[:-9], data + b"x", data + bytes(9), b"", b"no gzip", bomb, more)
     for other in others:
         with pytest.raises(LockError):
             unpack(other, lock, "L", IN_MEMORY)
     for changed in (replace(lock, bytes=4), replace(lock, digest="0" * 64)):
         with pytest.raises(LockError):
             unpack(data, changed, "L", IN_MEMORY)
+
+
+def test_a_list_of_no_end_of_archives_or_of_a_long_header_is_refused_at_once() -> None:
+    lock, data = made(*FILES)
+    # A list may have 1 GiB: read one by one these would take ten minutes.
+    header = b"\x1f\x8b\x08\x08" + bytes(6) + b"a" * (16 << 20)
+    began = time.process_time()
+    for other in (gzip.compress(b"") * 500_000, data + gzip.compress(b"") * 500_000, header):
+        with pytest.raises(LockError, match=r"follows its last line|cut short"):
+            unpack(other, lock, "L", IN_MEMORY)
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("files", [1, 12_000])
+def test_a_list_of_any_length_is_read_in_pieces(files: int) -> None:
+    # Random content compresses badly, so that the packed list has several pieces, too.
+    chance = random.Random(5)
+    many = [LockedFile(f"f{number:06}", 1, chance.randbytes(16), chance.randbytes(99).hex()) for number in range(files)]
+    lock, data = made(*many)
+    assert (len(data) > 1 << 20) is (files > 1)
+    assert list(unpack(data, lock, "L", IN_MEMORY)) == many
+    for wrong in (data[: 1 << 20][:-1], data + data):
+        with pytest.raises(LockError):
+            unpack(wrong, lock, "L", IN_MEMORY)
 
 
 @pytest.mark.parametrize(
