@@ -310,11 +310,14 @@ def test_old_contents_come_among_many_small_requests_of_present_blobs(opened: Op
     now = opened.store.blobs["store/data/v/b/c"].info
     for etag, name in ((before.info.etag, "store/data/v/a"), (now.etag, now.name), ("0xnone", "store/data/v/a")):
         orders.begin(name if etag != "0xnone" else "none", GetOrder(name, etag, 3))
+    orders.begin("longer than it may be", GetOrder("store/data/v/a", before.info.etag, 1))
     found: dict[object, object] = {}
     while orders.under_way:
         found.update(orders.ended(1.0))
     assert (found["store/data/v/a"], found[now.name]) == (b"one", BODIES["b/c"])
     assert isinstance(found["none"], StorageError)
+    # One that has no end is not read to its end.
+    assert found["longer than it may be"] == b"on"
 
 
 def test_versions_are_listed_and_read_by_their_ids() -> None:
