@@ -12,9 +12,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 
 from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import BlobsyncError, ChecksumError, FailureCode, StorageError
@@ -63,13 +63,16 @@ class Arrivals:
         self._names = frozenset(names)
         self._left = len(names)
         self._moving: frozenset[str] = frozenset()
+        self._ready: SimpleQueue[tuple[Path, FileAction] | None] = SimpleQueue()
         self._over = threading.Event()
         self._abandoned = threading.Event()
         self._lock = threading.Lock()
 
     def start(self) -> None:
         """Start in the background."""
-        self._all = Ahead(deque, side_by_side(self._place_one, self._arriving(), _THREADS), maxlen=0)
+        # Not one call for each file: a large one would keep all but some of the small ones after it waiting.
+        works = (self._look_around, *[self._place_all] * _THREADS)
+        self._all = Ahead(deque, side_by_side(lambda work: work(), works, len(works)), maxlen=0)
 
     @property
     def complete(self) -> bool:
@@ -98,15 +101,18 @@ class Arrivals:
         self._over.set()
         self._all.is_done(threading.TIMEOUT_MAX)
 
-    def _arriving(self) -> Iterator[tuple[Path, FileAction]]:
-        """The complete files, until azcopy has ended."""
+    def _look_around(self) -> None:
+        """Find the complete files, until azcopy has ended."""
         is_last = False
-        while not is_last and not self._abandoned.is_set():
-            is_last, began = self._over.is_set(), time.monotonic()
-            found = self._look()
-            pause = max(_PAUSE, _SHARE * (time.monotonic() - began))
-            yield from found
-            self._over.wait(pause)
+        try:
+            while not is_last and not self._abandoned.is_set():
+                is_last, began = self._over.is_set(), time.monotonic()
+                for found in self._look():
+                    self._ready.put(found)
+                self._over.wait(max(_PAUSE, _SHARE * (time.monotonic() - began)))
+        finally:
+            for _ in range(_THREADS):
+                self._ready.put(None)
 
     def _look(self) -> list[tuple[Path, FileAction]]:
         found: list[tuple[Path, FileAction]] = []
@@ -132,6 +138,10 @@ class Arrivals:
             part = self._run.task.part
             shown = part.path if self._only else f"{part.path}/{new[-1].lstrip('/')}".lstrip("/")
             self._run.listener.emit(UnderWay(len(moving), shown))
+
+    def _place_all(self) -> None:
+        while (found := self._ready.get()) is not None:
+            self._place_one(found)
 
     def _place_one(self, found: tuple[Path, FileAction]) -> None:
         if self._abandoned.is_set():

@@ -283,11 +283,14 @@ class LineReader:
         self._thread.join(1.0)
 
     def _read(self, process: RunningProcess) -> None:
-        # The pipe is closed under us when the process is stopped.
-        with suppress(OSError, ValueError):
-            for line in process.lines():
-                self._lines.put(line)
-        self._lines.put(None)
+        try:
+            # The pipe is closed under us when the process is stopped.
+            with suppress(OSError, ValueError):
+                for line in process.lines():
+                    self._lines.put(line)
+        finally:
+            # Whatever ends this thread: nobody waits for it without end.
+            self._lines.put(None)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,9 @@ from blobsync.azcopy.azcopy_process import (
     parse_line,
     progress_of,
 )
+from blobsync.base.process import LineReader
 from tests.fakes.azcopy_process import AzcopyRunner, ScriptedAzcopy, transcript
+from tests.waiting import wait_until
 
 
 def line(kind: str, content: object, details: object = None) -> str:
@@ -190,6 +192,17 @@ def test_azcopy_that_does_not_answer_is_stopped_all_the_same() -> None:
     with pytest.raises(KeyboardInterrupt):
         run(process, Watching(on_progress=interrupt), clock=lambda: float(next(moments)))
     assert process.stopped == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_lines_that_end_with_a_bug_end() -> None:
+    class Faulty(ScriptedAzcopy):
+        def lines(self) -> Iterator[str]:
+            yield "one"
+            raise RuntimeError("a bug")
+
+    reader = LineReader(Faulty([]))
+    assert wait_until(lambda: reader.next(0.1) is None and reader.ended, seconds=10.0)
 
 
 OPTIONS = [

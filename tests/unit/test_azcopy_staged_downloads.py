@@ -358,6 +358,35 @@ class Held(LocalFolder):
         return super().create(relative, size)
 
 
+class OneHeld(LocalFolder):
+    """Places ``large`` when ``gate`` opens, and all others at once."""
+
+    gate = threading.Event()
+    entered = threading.Event()
+
+    def create(self, relative: RelativeName, size: int = 0) -> PartFile:
+        if str(relative) == "large":
+            self.entered.set()
+            assert self.gate.wait(PATIENCE)
+        return super().create(relative, size)
+
+
+def test_a_large_file_keeps_no_other_waiting(tmp_path: Path) -> None:
+    small = [str(number) for number in range(300)]
+    case = Case(tmp_path, *(action(name, blob(b""), None) for name in ("large", *small)), folder=OneHeld)
+    case.stage("large", b"")
+    case.arrivals.start()
+    assert OneHeld.entered.wait(PATIENCE)
+    for name in small:
+        case.stage(name, b"")
+    try:
+        assert wait_until(lambda: len(case.report.moved) == len(small), seconds=PATIENCE)
+        assert not case.arrivals.complete
+    finally:
+        OneHeld.gate.set()
+    assert case.arrivals.finish() == [] and case.arrivals.complete
+
+
 def test_after_a_stop_nothing_new_is_placed_and_nobody_looks_any_more(tmp_path: Path) -> None:
     Held.gate.clear()
     case = Case(tmp_path, *(action(str(n), blob(b""), None) for n in range(50)), folder=Held)
