@@ -237,7 +237,8 @@ def parse_line(line: str) -> Message:
         details = outer.get("PromptDetails")
         return Message(kind, text, details if isinstance(details, dict) else {})
     content = _object(text)
-    return Message(kind, text, content) if any(key in content for key in _KEYS.get(kind, ())) else Message("Info", line)
+    is_known = any(key in content for key in _KEYS.get(kind, ())) and (kind != "Init" or content["JobID"])
+    return Message(kind, text, content) if is_known else Message("Info", line)
 
 
 def progress_of(message: Message) -> JobProgress:

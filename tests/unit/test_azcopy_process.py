@@ -295,6 +295,7 @@ def test_warnings_are_words_like_others() -> None:
         line("Progress", "{}"),
         line("Progress", "no json"),
         line("Init", {}),
+        line("Init", {"JobID": ""}),
         line("Novelty", {"JobStatus": "Completed"}),
     ],
 )
