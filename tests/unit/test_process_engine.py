@@ -727,6 +727,27 @@ def test_an_error_reaches_the_other_workers_before_its_own_has_ended(large: Move
     assert _joined(run) and heard[0]
 
 
+def test_what_other_workers_say_until_they_end_counts_after_an_error(large: MoveTask) -> None:
+    gate = Gate()
+
+    def script(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        gate.wait(worker)
+        if worker.number == 0:
+            yield from honest(worker, shard)
+        ended = threading.Event()
+        worker.at_end = ended.set
+        assert worker.asked_to_stop.wait(_PATIENCE)
+        # The end of it closes the pipe, and with that what nobody has read yet is lost.
+        assert not ended.wait(0.3)
+        yield from (failed(action, FailureCode.CHANGED_WHILE_READ) for action in shard.actions)
+
+    run = Run(large, Workers(script), patience=_PATIENCE)
+    run.report = Full()
+    with pytest.raises(OSError, match="the index cannot be written"):
+        run.work()
+    assert len(run.report.failed) == 1 and _joined(run)
+
+
 def test_a_worker_without_work_ends_with_an_error_of_another(task: MoveTask) -> None:
     """Threads that are left wait for ever, in a page that stays open for days."""
     idle = threading.Event()
