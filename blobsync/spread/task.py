@@ -236,7 +236,7 @@ def _forked(piece: Shard, carry: Callable[[Shard], _Collected]) -> tuple[int, in
 
 def _lines_of(children: Sequence[tuple[int, int]]) -> tuple[list[str], bool]:
     """The lines of their records when all have ended, and whether Ctrl-C has stopped them."""
-    lines, stopped = list[str](), False
+    bodies, stopped = list[bytes](), False
     # Each writes at its end, and waits until it is read.
     for _, reader in children:
         body, is_whole = b"", False
@@ -251,10 +251,10 @@ def _lines_of(children: Sequence[tuple[int, int]]) -> tuple[list[str], bool]:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGINT)
         os.close(reader)
-        lines += body.decode().splitlines()
+        bodies.append(body)
     for pid, _ in children:
         os.waitpid(pid, 0)
-    return lines, stopped
+    return [line for body in bodies for line in body.decode().splitlines()], stopped
 
 
 def _be_child(writer: int, piece: Shard, carry: Callable[[Shard], _Collected]) -> None:
