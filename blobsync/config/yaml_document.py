@@ -134,6 +134,8 @@ class _PlainLoader(yaml.SafeLoader):
         super().__init__(text)
         # Of each node, with everything below it: its values, however often an alias repeats them.
         self._sizes: dict[yaml.Node, int] = {}
+        # Whether a value has an alias of a node around it, which has no size yet.
+        self.holds_itself = False
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         # Brackets on one line are read ahead of the nodes, up to 1,024 characters, and closed again before the first.
@@ -147,8 +149,9 @@ class _PlainLoader(yaml.SafeLoader):
             tag = ascii(node.tag.replace("tag:yaml.org,2002:", "!!"))[1:60].rstrip("'")
             said = f"{tag} is not allowed in a configuration"
             raise yaml.MarkedYAMLError(problem=said, problem_mark=node.start_mark)
-        # An alias of a node around it has no size yet; `_walk` refuses it, but merges keys before.
-        if node is not None and not is_alias:
+        if is_alias:
+            self.holds_itself |= node not in self._sizes
+        elif node is not None:
             size = self._sizes[node] = 1 + sum(self._sizes.get(part, 0) for part in _parts(node))
             if size > _MAX_VALUES:
                 # Each level of aliases, of a few bytes, multiplies the size of the one before.
@@ -189,14 +192,16 @@ def _words(error: yaml.MarkedYAMLError) -> str:
 
 
 def _walk(
-    loader: yaml.SafeLoader, node: yaml.Node, path: tuple[str, ...], file: str, around: tuple[yaml.Node, ...]
+    loader: _PlainLoader, node: yaml.Node, path: tuple[str, ...], file: str, around: tuple[yaml.Node, ...]
 ) -> Iterator[tuple[tuple[str, ...], int]]:
     """The line of everything below ``node``; refuses duplicate keys and values that contain themselves."""
     if any(node is other for other in around):
         raise ConfigError("refers to itself", file=file, line=node.start_mark.line + 1, key=".".join(path))
     if isinstance(node, yaml.MappingNode):
         _refuse_duplicates(node, path, file)
-        loader.flatten_mapping(node)
+        # What holds itself is refused below; merged before, its keys would multiply, which no size has counted.
+        if not loader.holds_itself:
+            loader.flatten_mapping(node)
         for key, value in node.value:
             here = (*path, str(key.value))
             yield here, key.start_mark.line + 1

@@ -71,6 +71,9 @@ def test_anchors_and_merge_keys_work() -> None:
         ("- a\n- b\n", "f.yaml:1: is not a mapping of keys to values"),
         ("just text\n", "f.yaml:1: is not a mapping of keys to values"),
         ("a: &x\n  b: *x\n", "f.yaml:1: a.b: refers to itself"),
+        # Its keys are not merged before, which would take as long as there are keys, times names of the whole.
+        ("a: &x\n  b: 1\n  c:\n    <<: [*x, *x]\n", "f.yaml:1: a.c.<<.0: refers to itself"),
+        ("a: &x\n  c: {<<: *x}\n  b: 1\n", "f.yaml:1: a.c.<<: refers to itself"),
         ("{a: 1}: 2\n", "f.yaml:1: a key must be a single word"),
         ("a: !secret x\n", "f.yaml:1: is not valid YAML: !secret is not allowed in a configuration"),
         ("a: \x07\n", "f.yaml: is not valid YAML: it contains a character that is not allowed"),
