@@ -413,12 +413,12 @@ class Project:
         upload_receipts(result, self.connections, notes_to(self.listener))
         return result
 
-    def _recoveries(self, plan: TransferPlan) -> Iterator[str]:
+    def _recoveries(self, plan: TransferPlan, changed: Mapping[BlobContainer, bool]) -> Iterator[str]:
         """What could be undone of what the plan replaces or deletes in containers; of what it only replaces, where that
-        is known."""
+        is known. ``changed`` are these containers."""
         ends = {part.destination for part in plan.parts_with(Action.DELETE)}
         emptied = {end.container for end in ends if isinstance(end, BlobLocation)}
-        for container in sorted(plan.written_over, key=str):
+        for container in sorted(changed, key=str):
             if container in emptied:
                 yield self.recovery(container)
             elif (found := self.features(container)).tells_recovery:
@@ -630,8 +630,10 @@ class Project:
             except BlobsyncError:
                 self._stop.check()
                 raise
-        plan = replace(plan, warnings=(*plan.warnings, *self._recoveries(plan)))
-        plan = replace(plan, refusals=(*plan.refusals, *self._not_undone(plan.written_over)))
+        # Reads all actions, once.
+        changed = plan.written_over
+        plan = replace(plan, warnings=(*plan.warnings, *self._recoveries(plan, changed)))
+        plan = replace(plan, refusals=(*plan.refusals, *self._not_undone(changed)))
         if replaces_unverified(options) and not options.no_trash:
             from blobsync.project.trash import limits_of, too_much
 
