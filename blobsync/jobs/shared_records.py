@@ -372,7 +372,7 @@ def recalled(body: bytes, run_id: str, clusters: Sequence[Cluster], written: flo
     if spec.run_id != run_id:
         raise ValueError("it is of another job")
     successor_of = values.pop("successor_of")
-    if values.keys() & {"run_id", "nodes", "changes", "states"}:
+    if values.keys() & {"run_id", "nodes", "changes", "states", "granted"}:
         raise ValueError("it says more than records do")
     info = made_of(RunInfo, {**values, "run_id": run_id})
     states: tuple[RunInfo | TaskInfo, ...] = (info, *info.tasks)

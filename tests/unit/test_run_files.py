@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import threading
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.backends.local.run_files import RunFiles, remove_dead_secrets
-from blobsync.jobspec.spec import State
+from blobsync.jobspec.spec import RunInfo, State
 
 
 def make_run(jobs: Path, *, state: State | None = State.RUNNING, age: float = 0.0) -> RunFiles:
@@ -22,6 +23,16 @@ def make_run(jobs: Path, *, state: State | None = State.RUNNING, age: float = 0.
     for path in (files.local, files.secrets, *([files.state] if state else [])):
         os.utime(path, (time.time() - age, time.time() - age))
     return files
+
+
+def test_what_an_earlier_version_saved_of_a_run_is_read(tmp_path: Path) -> None:
+    files = make_run(tmp_path, state=None)
+    saved = {"state": "Failed", "exit_code": 3, "started": 1.5, "ended": 2.5, "gpus": ["0", "1"], "reason": "why"}
+    files.state.write_text(json.dumps(saved))
+    assert files.read_status() == RunInfo("me_1_0badcafe", State.FAILED, 3, started=1.5, ended=2.5, reason="why")
+    for torn in ('["Failed"]', '{"state": "Fai', '{"state": "Done"}', ""):
+        files.state.write_text(torn)
+        assert files.read_status() == RunInfo("me_1_0badcafe", State.UNKNOWN), torn
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING, State.FAILED, State.COMPLETED])

@@ -337,6 +337,7 @@ STATES: dict[str, Callable[[dict[str, Any]], object]] = {
     "a text for a time": lambda state: state | {"started": "1"},
     "a huge exit code": lambda state: state | {"exit_code": 10**30},
     "a key of ours": lambda state: state | {"nodes": ["n"]},
+    "when it got its SAS": lambda state: state | {"granted": 1.0},
     "a reason that drives a terminal": lambda state: state | {"reason": "\x1b[2J"},
     "a reason in two lines": lambda state: state | {"reason": "fine\nCompleted"},
     "half a character": lambda state: state | {"reason": "\ud800"},
