@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.backends.kubernetes.kubernetes_backend import KubernetesBackend
+from blobsync.backends.kubernetes.replies import KubernetesJob, Pod, sweep_info
 from blobsync.backends.protocol import Surroundings
 from blobsync.base.errors import BackendUnavailableError, CredentialError
 from blobsync.base.process import Completed
@@ -171,6 +172,17 @@ def test_kubernetes_says_when_a_job_got_its_sas() -> None:
     granted = int(time.time()) - 600
     (info,) = kubernetes(granted, []).get([REF])
     assert info.granted == granted
+
+
+def test_of_a_sweep_the_latest_sas_of_a_task_that_runs_counts() -> None:
+    def task(number: int, granted: int, *ends: str) -> tuple[KubernetesJob, tuple[Pod, ...]]:
+        notes = {"blobsync.dev/run-id": RUN, "blobsync.dev/task": str(number), "blobsync.dev/released": str(granted)}
+        conditions = [{"type": end, "status": "True"} for end in ends]
+        return KubernetesJob({"metadata": {"annotations": notes}, "status": {"conditions": conditions}}), ()
+
+    tasks = [task(0, 500, "Complete"), task(1, 300), task(2, 400)]
+    assert sweep_info(tasks, {}, lambda *words: "").granted == 400
+    assert sweep_info(tasks[:1], {}, lambda *words: "").granted == 0
 
 
 def test_a_new_version_of_the_secret_goes_by_standard_input() -> None:
