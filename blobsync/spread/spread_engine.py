@@ -1,8 +1,8 @@
 """The direct engine on the nodes of a cluster: cuts shards, has a job of tasks carry them out, and reads their records.
 
 What tasks report counts as verified where a fresh look at both ends shows the same (``verified_records.compared``).
-What is missing goes into one more job, twice at most, then fails by name. Where a cluster's limits refuse so many tasks,
-there are fewer, larger ones.
+What is missing goes into one more job, twice at most, then fails by name. Where a limit of the cluster refuses so many
+tasks, there are fewer, larger ones.
 """
 
 from __future__ import annotations
