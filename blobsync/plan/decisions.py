@@ -48,7 +48,7 @@ from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill, Spool
 from blobsync.plan.keep_both_names import NAME_ASIDE, beside, sibling, with_free_name
 from blobsync.plan.left_out_files import name_failure
 from blobsync.plan.pairing import Pair, changes_since_verified, equal_content, is_as_recorded, source_is_near
-from blobsync.plan.transfer_options import NO_LIMIT, Keep, TransferOptions
+from blobsync.plan.transfer_options import NO_LIMIT, Keep, TransferOptions, has_default_limits
 from blobsync.plan.transfer_plan import PACKED_ACTION, Action, FileAction, Route, actions_of
 
 
@@ -265,7 +265,6 @@ def decide_all(
 
 # The default share applies from this many files at the destination on: one of seven is no mistake.
 _FEWEST_FOR_SHARE = 20
-_DEFAULTS = TransferOptions()
 # Maximum number of files that a refusal names.
 _NAMED = 3
 
@@ -307,9 +306,7 @@ def guard_mirror(
             "make what is unreadable readable, remove it or --exclude it; or omit --mirror",
         )
     share = 100.0 * deletions / max(at_destination, 1)
-    limits = (options.max_delete_files, options.max_delete_percent)
-    by_default = limits == (_DEFAULTS.max_delete_files, _DEFAULTS.max_delete_percent)
-    too_few = by_default and at_destination < _FEWEST_FOR_SHARE
+    too_few = has_default_limits(options) and at_destination < _FEWEST_FOR_SHARE
     if deletions > options.max_delete_files or (share > options.max_delete_percent and not too_few):
         return FileFailure(
             shown,

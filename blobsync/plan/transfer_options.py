@@ -118,6 +118,11 @@ def deletion_limits(given: Sequence[str]) -> tuple[int, float]:
     return files, percent
 
 
+def has_default_limits(options: TransferOptions) -> bool:
+    """Whether no limit of deletions was given."""
+    return (options.max_delete_files, options.max_delete_percent) == deletion_limits(())
+
+
 def chosen_options(options: TransferOptions | None, keywords: Mapping[str, Any]) -> TransferOptions:
     """``options`` (default: those of the commands) with the changes of the keywords.
 
@@ -163,6 +168,11 @@ def check_options(options: TransferOptions, from_cluster: object, *, uploads: bo
         raise UsageError(f"--cap-mbps {options.cap_mbps:g}: not a number of megabits a second above 0")
     if options.nodes is not None or options.detach:
         check_spread(options)
+    if not (options.mirror or has_default_limits(options)):
+        raise UsageError(
+            "--max-delete is for --mirror: nothing is deleted without it",
+            hint="omit it, or add --mirror, which deletes what the source does not have",
+        )
     if options.overwrite and options.keep:
         raise UsageError("--overwrite and --keep cannot be combined", hint="--keep both loses nothing")
     _check_direction(options, uploads=uploads)

@@ -56,6 +56,7 @@ def test_ls_without_path_lists_the_folder_entries(cli: Cli) -> None:
         (("-n", "-1", "ls"), "usage"),
         (("emulator", "start", "--port", "70000"), "usage"),
         (("u", "data", "--max-delete", "lots"), "usage"),
+        (("plan", "d", "data", "--max-delete", "5%"), "usage"),
         (("u", "data", "--cap-mbps", "0"), "usage"),
         (("plan", "sideways", "data"), "usage"),
         (("url", "data/x", "--expiry", "soon"), "usage"),

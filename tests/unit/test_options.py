@@ -66,6 +66,8 @@ def test_what_is_typed_becomes_one_value_and_the_rest_has_its_default() -> None:
         (TransferOptions(nodes=2, processes=2), "--nodes and --processes cannot be combined"),
         (TransferOptions(nodes=2, engine="azcopy"), "--nodes and --engine azcopy cannot be combined"),
         (TransferOptions(detach=True), "--detach is for transfers on nodes"),
+        (TransferOptions(max_delete_files=5), "--max-delete is for --mirror: nothing is deleted without it"),
+        (TransferOptions(max_delete_percent=5.0), "--max-delete is for --mirror: nothing is deleted without it"),
         *(
             (TransferOptions(cap_mbps=cap), f"--cap-mbps {cap:g}: not a number of megabits a second above 0")
             for cap in (0.0, -1.0, math.nan, math.inf)
