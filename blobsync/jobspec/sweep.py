@@ -26,6 +26,8 @@ from blobsync.jobspec.spec import PARAMETER_VARIABLE, TASK_VARIABLE, JobSpec, Ta
 
 # Slurm's default for the tasks of one job is 1,001; no platform takes many more.
 MOST_TASKS = 10_000
+# How many numbers the ranges of an array may name, with repeats: each costs time, and a cluster may tell any number.
+_MOST_NAMED = 10 * MOST_TASKS
 # Every node gets all values, and each is one variable; the file may say more around them (characters). A megabyte of
 # YAML takes ten seconds to read.
 _MOST_TEXT, _MOST_VALUE, _MOST_FILE, _MOST_YAML = 500_000, 100_000, 4_000_000, 200_000
@@ -66,21 +68,27 @@ def sweep(
 
 
 def read_array(text: str) -> TaskArray:
-    """The tasks of Slurm's ``--array``: ``0-9%2``, ``1,3,5``, ``0-15:4``. Raises ``UsageError``."""
+    """The tasks of Slurm's ``--array``: ``0-9%2``, ``1,3,5``, ``0-15:4``; a number that several parts name is one task.
+
+    Raises ``UsageError``.
+    """
     listed, sign, most = text.partition("%")
     wrong = UsageError(f"--array {text}: not numbers of tasks", hint="--array 0-9, 1,3,5, 0-15:4 or 0-9%2")
     if sign and not (most.isascii() and most.isdigit() and 0 < int(most) < 10**7):
         raise wrong
     numbers: set[int] = set()
+    named = 0
     for part in listed.split(","):
         found = _NUMBERS.fullmatch(part)
         if not found:
             raise wrong
         some = range(int(found[1]), int(found[2] or found[1]) + 1, int(found[3] or 1))
-        if not some:
+        _demand_count(len(some))
+        named += len(some)
+        if not some or named > _MOST_NAMED:
             raise wrong
-        _demand_count(len(numbers) + len(some))
         numbers.update(some)
+        _demand_count(len(numbers))
     ordered = tuple(sorted(numbers))
     plain = ordered == tuple(range(len(ordered)))
     return TaskArray(len(ordered), min(int(most or 0), len(ordered)), numbers=() if plain else ordered)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,7 @@ def test_a_pipe_or_a_missing_file_is_no_list_of_tasks(tmp_path: Path) -> None:
         ("0-6:3", (0, 3, 6), 0),
         ("7", (7,), 0),
         ("5-6%9", (5, 6), 2),
+        ("2-5,0-3,4", (), 0),
     ],
 )
 def test_slurms_array_is_a_list_of_tasks(text: str, numbers: tuple[int, ...], parallel: int) -> None:
@@ -146,6 +148,17 @@ def test_slurms_array_is_a_list_of_tasks(text: str, numbers: tuple[int, ...], pa
     for wrong in ("", "x", "3-1", "0-9%0", "0-9%x", "0-3;rm", "0-9999999", "1,,2", "-3"):
         with pytest.raises(UsageError):
             read_array(wrong)
+
+
+def test_a_number_that_several_parts_of_an_array_name_counts_once() -> None:
+    assert read_array("0-9999,5000-9999,0-9999:2").count == 10_000
+    with pytest.raises(UsageError, match="10,001 tasks: a job has at most 10,000"):
+        read_array("0-9999,5000-10000")
+    # A cluster may tell any text.
+    began = time.process_time()
+    with pytest.raises(UsageError, match="not numbers of tasks"):
+        read_array(",".join(["0-9999"] * 30_000))
+    assert time.process_time() - began < 1
 
 
 def test_an_array_may_stand_among_the_words_for_sbatch() -> None:
