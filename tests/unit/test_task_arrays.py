@@ -30,6 +30,8 @@ from tests.fakes.aml_configs import CONTAINER, load
 from tests.fakes.jobs import make_spec
 from tests.fakes.kubernetes import demand_valid, plan
 from tests.fakes.runner import ScriptedRunner, Starting
+from tests.servers.kube.defaults import prepare
+from tests.servers.kube.job_state import Picture
 from tests.unit.project_files import NO_ENVIRON
 from tests.unit.test_kubernetes_replies import job, pod, shown
 from tests.unit.test_kubernetes_request import COPIED
@@ -125,13 +127,22 @@ def _kubernetes_job(root: Path, spec: JobSpec, **more: Any) -> Mapping[str, Any]
 def test_an_array_is_an_indexed_job_in_which_one_task_does_not_end_the_others(tmp_path: Path) -> None:
     spec = _kubernetes_job(tmp_path, _transfer(platform="kubernetes"))["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 12, 4)
-    assert (spec["backoffLimitPerIndex"], spec["backoffLimit"]) == (3, 36)
+    assert spec["backoffLimitPerIndex"] == 3
     assert spec["podFailurePolicy"]["rules"] == [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         {"action": "FailIndex", "onExitCodes": {"containerName": "main", "operator": "NotIn", "values": [0, 137, 143]}},
     ]
     (main,) = spec["template"]["spec"]["containers"]
     assert main["resources"] == {"limits": {"cpu": "4"}}
+
+
+def test_tasks_that_are_killed_to_their_limit_end_no_other_one(tmp_path: Path) -> None:
+    spec = replace(_transfer(platform="kubernetes"), tasks=TaskArray(5, 0))
+    job = {**_kubernetes_job(tmp_path, spec), "status": {"failed": 16, "failedIndexes": "0-3"}}
+    prepare(job)
+    assert Picture(job, (), 1.0).finish() is None
+    job["status"] = {"failed": 20, "failedIndexes": "0-4"}
+    assert (ended := Picture(job, (), 1.0).finish()) and ended.reason == "FailedIndexes"
 
 
 def test_the_cpus_of_the_cluster_file_are_those_of_a_task(tmp_path: Path) -> None:

@@ -350,9 +350,9 @@ def _when_it_fails(spec: JobSpec) -> dict[str, Any]:
         return {"podFailurePolicy": {"rules": [{"action": when_evicted, **evicted}, {"action": action, **exits}]}}
 
     if spec.tasks:
-        limits = {"backoffLimit": _INDEX_RETRIES * spec.tasks.count, "backoffLimitPerIndex": _INDEX_RETRIES}
-        # One that was killed is tried again. With any other code it would end in the same way.
-        return {**limits, **policy("Ignore", "FailIndex", "NotIn", 0, *_KILLED)}
+        # One that was killed is tried again. With any other code it would end in the same way. A backoffLimit beside it
+        # would count the pods of all tasks together, and end those that still run; the server's default is no limit.
+        return {"backoffLimitPerIndex": _INDEX_RETRIES, **policy("Ignore", "FailIndex", "NotIn", 0, *_KILLED)}
     if spec.is_elastic:
         failing = policy("Ignore", "FailIndex", "In", SETUP_FAILED_EXIT)
         success = {"rules": [{"succeededIndexes": "0", "succeededCount": 1}]}
