@@ -188,8 +188,13 @@ def cancel(context: JobContext, record: JobRecord) -> JobRecord:
 
 
 def demand_task(record: JobRecord, number: int) -> None:
-    """Raise ``UsageError`` for a job without tasks, ``JobNotFoundError`` if it has none of this number."""
-    array = record.spec.tasks if record.spec.spread is None else None
+    """Raise ``UsageError`` for a job without tasks of a user, ``JobNotFoundError`` if it has none of this number."""
+    if record.spec.spread is not None:
+        raise UsageError(
+            f"{record.run_id} is a transfer, which commands take as a whole, not by its tasks",
+            hint=f"blobsync logs {record.run_id} -F shows the lines of all of them",
+        )
+    array = record.spec.tasks
     if array is None:
         raise UsageError(f"{record.run_id} has no tasks", hint=f"blobsync q {record.run_id}")
     if number not in array.all_numbers:

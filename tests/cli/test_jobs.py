@@ -13,7 +13,7 @@ from blobsync.backends.local.run_files import RunFiles
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.form.filled import JobForm, check_form
 from blobsync.jobs.record import JobRecord
-from blobsync.jobspec.spec import FolderLink, JobRef, RunInfo, State, TaskInfo
+from blobsync.jobspec.spec import FolderLink, JobRef, RunInfo, State, TaskArray, TaskInfo
 from blobsync.jobspec.sweep import sweep
 from blobsync.project.api import Project
 from tests.cli.conftest import Cli
@@ -84,6 +84,17 @@ def test_a_task_whose_end_is_not_known_is_not_submitted_again_in_silence(cli: Cl
     said = cli("resubmit", spec.run_id, "--failed").err
     assert f"{last}: 1 failed task: 1" in said
     assert f"not submitted again, 1 task whose end is not known: 2; blobsync resubmit {last}/2" in said
+
+
+@pytest.mark.parametrize("word", ["logs", "q", "parse", "outputs", "abort", "resubmit"])
+def test_a_task_of_a_transfer_is_taken_with_all_others(cli: Cli, runs: RunFiles, word: str) -> None:
+    history = JobContext(cli.root, os.environ).history
+    spec = make_spec(cluster="aml", platform="local", tasks=TaskArray(2, 2), options={"spread": {"detach": True}})
+    record = history.add(spec, JobRef(spec.run_id, spec.run_id, "/gone"), "local")
+    history.update(record, RunInfo(spec.run_id, State.COMPLETED))
+    refused = cli(word, f"{spec.run_id}/1")
+    assert refused.code == 2 and f"{spec.run_id} is a transfer, which commands take as a whole" in refused.err
+    assert f"blobsync logs {spec.run_id} -F shows the lines of all of them" in refused.err
 
 
 def test_the_list_is_shown_anew_until_all_have_ended(cli: Cli, runs: RunFiles) -> None:
