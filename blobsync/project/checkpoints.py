@@ -171,6 +171,8 @@ def _next_of(rule: CheckpointRule, marks: Marks, writer: Writer) -> tuple[str, s
 
 def _marked(place: SetsPlace, marks: Marks, mark: Mark, here: FileSet | None) -> Checkpoint:
     why = marks.mismatch(mark)
+    # Marks stay when 'rm' has removed the files.
+    there = COMPLETE if not why else HALF if marks.listing(mark.stored) else NONE
     state, missing = _state_here(place, here)
     return Checkpoint(
         f"{place.shown}/{mark.stored}",
@@ -179,7 +181,7 @@ def _marked(place: SetsPlace, marks: Marks, mark: Mark, here: FileSet | None) ->
         len(mark.files),
         mark.size,
         state,
-        HALF if why else COMPLETE,
+        there,
         why or missing,
         mark.run_id,
         mark.lineage,

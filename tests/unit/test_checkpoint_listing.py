@@ -101,10 +101,22 @@ def test_a_job_that_names_another_ones_sets_takes_and_lists_those_until_it_has_s
 
 
 def test_a_set_that_is_not_as_its_mark_says_is_not_the_next_one(runs: SetsPlace) -> None:
-    runs.there.store.delete("out/checkpoint-18/model.bin")
+    store = runs.there.store
+    assert isinstance(store, MemoryStore)
+    store.add("out/checkpoint-18/model.bin", b"other")
     found = {each.path: each for each in list_sets(runs, print)}
     assert found["output/checkpoint-18"].there == "half" and not found["output/checkpoint-18"].is_next
     assert found["output/checkpoint-15"].is_next
+
+
+def test_the_marks_of_sets_that_were_removed_with_their_folder_count_for_nothing(runs: SetsPlace) -> None:
+    store = runs.there.store
+    for blob in [*store.list_blobs("out/")]:
+        store.delete(blob.name)
+    found = list_sets(runs, print)
+    assert len(found) == 5 and {(each.there, each.is_next) for each in found} == {("none", False)}
+    assert "out/checkpoint-18/model.bin is missing" in [each.missing for each in found]
+    assert half_problem(runs, "checkpoint-18", print) == ""
 
 
 def test_half_sets_of_other_jobs_are_not_listed_for_a_job(runs: SetsPlace) -> None:
