@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+from importlib import import_module
 
 import pytest
 
+from blobsync.cli.commands import Commands
 from tests.source import Module, modules
 
 COMMAND_LINES = 25
@@ -24,10 +26,18 @@ def _body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 )
 def test_commands_parse_call_and_return(module: Module) -> None:
     """A command is a function that ``command`` of an ``app`` or of a group of it decorates."""
-    registered = {
-        each.name
+    registered = [
+        each
         for each in module.functions()
-        if any(isinstance(one, ast.Call) and ast.unparse(one.func).endswith(".command") for one in each.decorator_list)
-    }
-    lines = {each.name: _body_lines(each) for each in module.functions() if each.name in registered}
+        for one in each.decorator_list
+        if isinstance(one, ast.Call) and ast.unparse(one.func).endswith(".command")
+    ]
+    lines = {each.name: _body_lines(each) for each in registered}
     assert {name: count for name, count in lines.items() if count > COMMAND_LINES} == {}
+    # None escapes, and what --help prints of each is a docstring.
+    assert len(registered) == _commands_of(getattr(import_module(module.name), "app", Commands()))
+    assert [each.name for each in registered if ast.get_docstring(each) is None] == []
+
+
+def _commands_of(app: Commands) -> int:
+    return len(app.commands) + sum(map(_commands_of, app.groups.values()))

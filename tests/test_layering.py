@@ -267,7 +267,7 @@ WRITERS: dict[str, str] = {
     "base.user_folders": "what the user agreed to and logs in with, in the user's own configuration",
     **dict.fromkeys(("azcopy", "transfer.ledger", "local.state_dir"), "our own records and staging folders"),
     "local.state_dir": "the seal of the state folder",
-    "local.private_folders": "who may use the state folder",
+    "local.private_folders": "who may use the state folder; what a container wrote",
     "local.resume_records": "what a process is about to write",
     "local.migration": "what an earlier version kept, which is taken over",
     **dict.fromkeys(("local.sorted_runs", "plan.saved_plan"), "plans that memory does not hold"),

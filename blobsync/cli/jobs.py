@@ -164,19 +164,35 @@ def _facts(records: JobList) -> Result:
     return Result(data, (line for record in records for line in job_details(record)))
 
 
-def _list_command(word: str, doc: str, *states: str) -> None:
-    """Add the command ``word``, which lists the jobs in some states."""
+@app.command("qq", takes=ITS_NAME)
+def queued(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
+    """List queued jobs.
 
-    def listed(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
-        return _listed(session, find_jobs(session), states, max)
+    \b
+      blobsync qq
+      blobsync qq -c eu --max 5
+    """
+    return _listed(session, find_jobs(session), ("Queued", "Preparing"), max)
 
-    listed.__doc__ = doc
-    app.command(word, takes=ITS_NAME)(listed)
+
+@app.command("qr", takes=ITS_NAME)
+def running(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
+    """List running jobs.
+
+    \b
+      blobsync qr
+    """
+    return _listed(session, find_jobs(session), ("Running", "Canceling"), max)
 
 
-_list_command("qq", "List queued jobs.\n\n\b\n  blobsync qq\n  blobsync qq -c eu --max 5", "Queued", "Preparing")
-_list_command("qr", "List running jobs.\n\n\b\n  blobsync qr", "Running", "Canceling")
-_list_command("qf", "List failed jobs.\n\n\b\n  blobsync qf --max 3", "Failed")
+@app.command("qf", takes=ITS_NAME)
+def failed(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
+    """List failed jobs.
+
+    \b
+      blobsync qf --max 3
+    """
+    return _listed(session, find_jobs(session), ("Failed",), max)
 
 
 @app.command("logs", takes=NO_CLUSTER)

@@ -75,44 +75,16 @@ class Far(NamedTuple):
 app = Commands()
 
 
-def _transfer_command(word: str, doc: str) -> None:
-    """Add ``u`` or ``d``."""
-
-    def transfer(
-        session: Session,
-        options: TransferWords,
-        far: Far,
-        paths: OptionalPaths = None,
-        dry_run: DryRun = False,
-        yes: Yes = False,
-        full: Full = False,
-    ) -> Result:
-        direction, given = _direction(word), paths or []
-        with looking():
-            project = far.of(session.project(copies=True), given)
-            _tell_of_others(session, project, given, asks=not (dry_run or yes))
-            with nullcontext() if dry_run else project.planning(direction, given):
-                made = _plan(session, project, direction, given, options)
-                if _is_for_good(session, made, asks=not (dry_run or yes)):
-                    made = _plan(session, project, direction, given, options._replace(no_trash=True))
-            if made.conflicts and not (dry_run or yes):
-                from blobsync.cli.content import settled
-
-                made = settled(session, project, made)
-        if dry_run:
-            return shown_plan(session, project, made, full=full)
-        if session.verbose:
-            from blobsync.cli.reports import plan_summary
-
-            session.note(plan_summary(made, verbose=True))
-        return carried_out(session, project, made, yes=yes, full=full)
-
-    transfer.__doc__ = doc
-    app.command(word, takes=TWO_CLUSTERS)(transfer)
-
-
-_transfer_command(
-    "u",
+@app.command("u", takes=TWO_CLUSTERS)
+def upload(
+    session: Session,
+    options: TransferWords,
+    far: Far,
+    paths: OptionalPaths = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    full: Full = False,
+) -> Result:
     """Upload files or folders to where the cluster file maps them.
 
     Transfers only what differs. Deletes nothing at the destination, and replaces nothing there that changed since it
@@ -126,11 +98,20 @@ _transfer_command(
       blobsync -c eu -f we3v32 u data/voc20   from we3v32's storage to eu's
       blobsync u data/x --source s3://b/x     from a bucket, or from the web
       blobsync u --all                        every folder entry of the cluster
-    """,
-)
+    """
+    return _transfer(session, "u", options, far, paths or [], dry_run=dry_run, yes=yes, full=full)
 
-_transfer_command(
-    "d",
+
+@app.command("d", takes=TWO_CLUSTERS)
+def download(
+    session: Session,
+    options: TransferWords,
+    far: Far,
+    paths: OptionalPaths = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    full: Full = False,
+) -> Result:
     """Download files or folders to their place in the project.
 
     Transfers only what differs. A file appears complete or not at all, and a local edit is never replaced unless
@@ -141,8 +122,8 @@ _transfer_command(
       blobsync d output/run7 --include '*.pt'   only some files
       blobsync -f we3v32 d data/voc20           from cluster we3v32's storage
       blobsync d --all                          every folder entry of the cluster
-    """,
-)
+    """
+    return _transfer(session, "d", options, far, paths or [], dry_run=dry_run, yes=yes, full=full)
 
 
 @app.command("plan", looks=True, takes=TWO_CLUSTERS)
@@ -251,6 +232,38 @@ def _verified(project: Project, paths: Sequence[str], *, every: bool, deep: bool
     if nothing is not None and not reports:
         raise nothing
     return reports
+
+
+def _transfer(
+    session: Session,
+    word: str,
+    options: TransferOptions,
+    far: Far,
+    paths: list[str],
+    *,
+    dry_run: bool,
+    yes: bool,
+    full: bool,
+) -> Result:
+    direction = _direction(word)
+    with looking():
+        project = far.of(session.project(copies=True), paths)
+        _tell_of_others(session, project, paths, asks=not (dry_run or yes))
+        with nullcontext() if dry_run else project.planning(direction, paths):
+            made = _plan(session, project, direction, paths, options)
+            if _is_for_good(session, made, asks=not (dry_run or yes)):
+                made = _plan(session, project, direction, paths, options._replace(no_trash=True))
+        if made.conflicts and not (dry_run or yes):
+            from blobsync.cli.content import settled
+
+            made = settled(session, project, made)
+    if dry_run:
+        return shown_plan(session, project, made, full=full)
+    if session.verbose:
+        from blobsync.cli.reports import plan_summary
+
+        session.note(plan_summary(made, verbose=True))
+    return carried_out(session, project, made, yes=yes, full=full)
 
 
 def _is_for_good(session: Session, made: TransferPlan, *, asks: bool) -> bool:

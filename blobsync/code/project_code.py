@@ -54,6 +54,7 @@ from blobsync.config.trusted_code import is_digest, record_published
 from blobsync.config.trusted_docker import DockerArgs, demand_docker
 from blobsync.local.ignore_patterns import IgnoreRules
 from blobsync.local.os_errors import ChangedWhileReadError
+from blobsync.local.private_folders import container_folder
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_result import TransferResult
@@ -231,8 +232,8 @@ class Code:
         state = self.current_state()
         demand_docker(DockerArgs.of(self._project.cluster), self._project.environ)
         parent = self._project.state.folder("code")
-        with tempfile.TemporaryDirectory(prefix="compile-", dir=parent, ignore_cleanup_errors=True) as folder:
-            scratch = Path(folder, "code")
+        with container_folder("compile-", parent) as folder:
+            scratch = folder / "code"
             scratch.mkdir()
             _compile(self._project.cluster, state.snapshot, scratch, self._runner)
             compiled = replace(

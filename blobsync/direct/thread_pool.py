@@ -55,8 +55,8 @@ class ThreadWork(Protocol):
 
 
 class WorkerThreads:
-    """The threads of one run; ``stop`` tells them to end, when ``request`` asks for that. An interrupted run waits
-    ``patience`` seconds for them."""
+    """The threads of one run; ``stop`` tells them to end, when ``request`` asks for that. A run that an interrupt or an
+    error ends waits ``patience`` seconds for them."""
 
     def __init__(self, stop: threading.Event, request: StopRequest = NEVER, *, patience: float = STOP_PATIENCE) -> None:
         self._stop = stop
@@ -69,7 +69,8 @@ class WorkerThreads:
         self._bug: BaseException | None = None
 
     def work(self, *shifts: tuple[ThreadWork, int]) -> None:
-        """Start so many threads for each, and return when all have ended; cleans up and re-raises an interrupt."""
+        """Start so many threads for each, and return when all have ended; cleans up after an interrupt or an error in
+        one of them, and re-raises it."""
         try:
             for work, threads in shifts:
                 self._works.append(work)
@@ -81,15 +82,14 @@ class WorkerThreads:
                     threading.Thread(target=self._thread, args=(work,), daemon=True).start()
             with self._request.waking(self._look), self._over:
                 # Not Thread.join: when interrupted, it treats the thread as ended (CPython 3.10 to 3.12).
-                while self._ended < self._started and not self._request.made:
+                while self._ended < self._started and self._bug is None and not self._request.made:
                     self._over.wait()
             self._request.check()
+            if self._bug is not None:
+                raise self._bug
         except BaseException:
             self._interrupt()
             raise
-        if self._bug is not None:
-            self._interrupt()
-            raise self._bug
 
     def _look(self) -> None:
         with self._over:
@@ -107,7 +107,7 @@ class WorkerThreads:
     def _thread(self, work: ThreadWork) -> None:
         try:
             work.run()
-        except BaseException as error:  # noqa: BLE001 - shown by the thread that waits for this one
+        except BaseException as error:  # noqa: BLE001 - raised by the thread that waits for this one
             # A bug in one of many threads: stop them all.
             self._bug = error
             self._stop.set()

@@ -10,7 +10,6 @@ import io
 import json
 import os
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.spec import JobSpec
 from blobsync.jobspec.sweep import is_shell_line
 from blobsync.local.link_policy import demand_trust
+from blobsync.local.private_folders import container_folder
 
 _DOCKER_SECONDS = 30.0
 _DEFAULT_SHM = "8g"
@@ -58,8 +58,8 @@ def run_here(
         demand_trust(cluster.root, cluster.prefixes, TRUSTED_LINKS.load(cluster.root, environ))
     for entry in spec.folders:
         (cluster.root / entry.name).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="blobsync-") as scratch:
-        started = arrange(cluster, spec, Path(scratch), environ, problem)
+    with container_folder("blobsync-") as scratch:
+        started = arrange(cluster, spec, scratch, environ, problem)
         for sentence in filter(None, (started.note, _without_gpus(cluster, request, spec, process, environ))):
             note(sentence)
         return process.attach(started.argv, env=started.env, cwd=cluster.root)

@@ -1,4 +1,5 @@
-"""Files and folders that only their owner may change, and others can: who they are, and how that ends.
+"""Files and folders that only their owner may change, and others can: who they are, and how that ends. Folders that
+containers write to, and how they go.
 
 Groups that share a project run ``chmod -R g+rwX`` on all of it. What others could have changed is not believed
 (``state_dir``), and is closed to them only after the user said so.
@@ -9,9 +10,11 @@ from __future__ import annotations
 import errno
 import grp
 import os
+import shutil
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -98,3 +101,23 @@ def _close(fd: int) -> None:
             _close(below)
         finally:
             os.close(below)
+
+
+@contextmanager
+def container_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """A new folder that a container writes to; removed at the end of the block, as far as this user may.
+
+    No ``TemporaryDirectory``: that fails on what the container's root owns, and before Python 3.10.14 and 3.11.8 it
+    changes permissions where links lead (CVE-2023-6597).
+    """
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        yield folder
+    finally:
+        for above, folders, _ in os.walk(folder):
+            for path in (os.path.join(above, name) for name in folders):
+                with suppress(OSError):
+                    if not os.path.islink(path):
+                        # Of a folder that nobody may write to nothing can be removed.
+                        os.chmod(path, stat.S_IRWXU)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -170,13 +170,8 @@ class _Run:
                     return
                 self._free()
         except BaseException:
-            # The thread that shows it waits for all others, and these hear what their workers still send.
+            # Before this thread waits for its own worker.
             self.wake()
-            self._gone(worker)
-            worker = None
-            with self._changed:
-                self._changed.wait_for(lambda: not self._live, self._patience)
-            self.abandon()
             raise
         finally:
             self._gone(worker)
@@ -230,7 +225,6 @@ class _Run:
             worker.end()
             with self._changed:
                 self._live.discard(worker)
-                self._changed.notify_all()
 
     def _carry(self, worker: WorkerPipe, account: ShardAccount) -> None:
         account.worker = f"process {worker.pid}"

@@ -48,13 +48,15 @@ class Line(MemoryStore):
     def __init__(self, answers: float = 0.0, container: str = "data") -> None:
         super().__init__(container)
         self.answers = answers
-        self.now = 1000.0 if answers > 0.02 else 0.0
+        self.now = 0.0
         self.in_lane: list[str] = []
         self.most_in_lane = 0
         self.opened = 0
         self.given: list[SasToken | None] = []
 
     def engine(self, *, fewest_small: int = 1_000_000, processes: int = 1) -> DirectEngine:
+        # Anew: behind what was asked before, 10 ms are not exactly 10 ms.
+        self.now = 1000.0 if self.answers > 0.02 else 0.0
         return DirectEngine(fewest_small=fewest_small, processes=processes, clock=lambda: self.now)
 
     def head(self, name: str) -> BlobInfo | None:

@@ -700,6 +700,28 @@ def test_whoever_stops_the_transfer_does_not_wait_for_a_worker_that_hangs(large:
         over.set()
 
 
+def test_an_error_does_not_wait_for_a_worker_that_never_starts(task: MoveTask) -> None:
+    late, over, waited = threading.Event(), threading.Event(), list[bool]()
+
+    def starting(number: int) -> None:
+        if number == 1:
+            late.set()
+            waited.append(over.wait(_PATIENCE))
+
+    def script(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        assert late.wait(_PATIENCE)
+        yield from honest(worker, shard)
+
+    run = Run(task, Workers(script, starting=starting), patience=0.05)
+    run.report = Full()
+    try:
+        with pytest.raises(OSError, match="the index cannot be written"):
+            run.work()
+        assert not waited
+    finally:
+        over.set()
+
+
 def _joined(run: Run) -> bool:
     """Whether no thread is left of those that workers had."""
     threads = [worker.thread for worker in run.workers.started if worker.thread is not None]
