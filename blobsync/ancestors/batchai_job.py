@@ -11,13 +11,14 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 
 from blobsync.ancestors.json_part import NOWHERE, JsonPart, ReadKeys, inner_properties, open_json
 from blobsync.base.errors import JobError
 from blobsync.base.formatting import count_text, iso_seconds
 from blobsync.base.plain_json import made_of, parse_object
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import Secret, is_secret_name
 from blobsync.config.job_keys import read_only_words
 from blobsync.config.yaml_document import Document

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from blobsync.ancestors.batchai_job import RECORDED, BatchAiJob, JobDirectory, Volume, record_job
 from blobsync.ancestors.batchai_runtime import HOSTS
+from blobsync.base.records import dataclass
 from blobsync.config.job_keys import LINKING, ONLY_ON, READ_ONLY_MODES, folder_mode
 from blobsync.config.known_keys import FOLDER_SUFFIX
 from blobsync.config.model import AML_PLATFORMS, Cluster, FolderEntry

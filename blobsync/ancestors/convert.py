@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from blobsync.ancestors.batchai_translate import NewAccount, Translation, transl
 from blobsync.ancestors.philly import philly_names, philly_variables
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.plain_json import merged
+from blobsync.base.records import dataclass
 from blobsync.config.account_files import account_file_names
 from blobsync.config.accounts import AccountFile, first_of
 from blobsync.config.job_keys import IDLE, LINKING, NOWHERE, read_only_words

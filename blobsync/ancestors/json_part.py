@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
+from blobsync.base.records import dataclass
 from blobsync.config.known_keys import nearest
 from blobsync.config.typed_values import is_placeholder
 from blobsync.config.yaml_document import Document, KeyPath, read_document

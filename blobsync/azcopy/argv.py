@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import floor, log2
 from pathlib import Path
 
 from blobsync.base.locations import BlobLocation
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import SasToken, redact_word
 
 # azcopy's own figures: 32 connections for up to 4 processors, else 16 each, at most 300.

@@ -16,12 +16,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import field
+from typing import Any
 
 from blobsync.azcopy.argv import Command
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import LineReader, ProcessRunner, RunningProcess
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.base.redaction import redact
 
 logger = logging.getLogger(__name__)

@@ -7,11 +7,11 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.base.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError, ProcessError
 from blobsync.base.process import Completed, ProcessRunner
+from blobsync.base.records import dataclass
 from blobsync.base.user_folders import data_home, environment
 
 Version = tuple[int, int, int]

@@ -18,7 +18,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -52,6 +52,7 @@ from blobsync.base.events import BytesMoved, FilesCounted, Listener, Note, Under
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.process import ProcessRunner
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import SasToken
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.direct.thread_pool import RunState

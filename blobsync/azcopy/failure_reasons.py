@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timezone
 from urllib.parse import unquote, urlsplit
 
 from blobsync.base.errors import BlobsyncError, FailureCode
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import SasToken, redact
 from blobsync.plan.transfer_plan import Route
 

@@ -17,11 +17,12 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from blobsync.base.plain_json import parse_json
 from blobsync.base.process_identity import variables_of
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import redact
 from blobsync.base.user_folders import locked
 from blobsync.local.names import is_own_temporary, new_temporary_name

@@ -14,10 +14,10 @@ import re
 import shlex
 import socket
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.base.errors import UsageError
+from blobsync.base.records import dataclass
 
 LOOPBACK = "127.0.0.1"
 SSH_PORT = 22

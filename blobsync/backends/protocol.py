@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from blobsync.base.check_results import CheckResult
 from blobsync.base.errors import BackendFailingError, BlobsyncError, LostContactError, UsageError
 from blobsync.base.process import ProcessRunner
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.config.model import Cluster
 from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 from blobsync.base.errors import BlobsyncError, FailureCode
+from blobsync.base.records import dataclass
 
 _ITSELF = "; 'blobsync doctor' "
 

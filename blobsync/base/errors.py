@@ -14,9 +14,10 @@ compare them. Each has one sentence, the exit code of the command, and the retry
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from blobsync.base.exit_codes import ExitCode
+from blobsync.base.records import NamedTuple
 
 
 class Retry(Enum):

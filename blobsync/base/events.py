@@ -10,7 +10,9 @@ Python's ``logging`` takes a thirtieth of a short command to import, so that not
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from blobsync.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from logging import Logger

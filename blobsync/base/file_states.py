@@ -9,7 +9,9 @@ import errno
 import os
 import stat
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from blobsync.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

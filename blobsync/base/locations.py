@@ -5,12 +5,13 @@ through plans and jobs as they are. ``str`` is the path or the URL, as in messag
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from blobsync.base.errors import CredentialError
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.base.trusted_hosts import host_of
 
 # "Naming and Referencing Containers, Blobs, and Metadata", in the service's documentation.

@@ -5,7 +5,9 @@ The command line with its help and completion, the form for jobs and the referen
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from blobsync.base.records import NamedTuple
 
 
 class Option(NamedTuple):

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import IO, NamedTuple
+from typing import IO
 
 from blobsync.base.errors import ProcessError, ProcessTimeoutError
 from blobsync.base.exit_codes import shell_code
+from blobsync.base.records import NamedTuple
 from blobsync.base.stopping import hearing_what_we_hear
 
 # Seconds that a child may take to react to a request to stop, before the next, harsher one.

@@ -7,7 +7,8 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+
+from blobsync.base.records import NamedTuple
 
 
 class ProcessMark(NamedTuple):

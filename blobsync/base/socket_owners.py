@@ -15,8 +15,9 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from blobsync.base.records import NamedTuple
 from blobsync.base.user_folders import environment, is_own
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from copy import copy
 from functools import cache, cached_property
 from importlib import import_module
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -27,6 +27,7 @@ from blobsync.base.errors import UsageError
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.options import DeclaredOption, options_of
+from blobsync.base.records import NamedTuple
 from blobsync.base.stopping import was_interrupted
 from blobsync.cli.command_words import ENDS_WITH_A_COMMAND, SECTIONS, WORDS, Word
 from blobsync.cli.output import Result

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from blobsync.base.errors import (
     BlobsyncError,
@@ -22,6 +22,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, zulu_text
+from blobsync.base.records import NamedTuple
 from blobsync.cli.commands import ITS_NAME, NO_CLUSTER, TWO_CLUSTERS, Commands, OptionalPaths, argument, option
 from blobsync.cli.login import another_login, check_data, check_lines, given_login, try_login
 from blobsync.cli.output import CommandInterruptedError, Result, fields_of

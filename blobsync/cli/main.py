@@ -13,7 +13,6 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from blobsync.base.errors import (
     BlobsyncError,
@@ -25,6 +24,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.lazy_regexes import pattern
+from blobsync.base.records import NamedTuple
 from blobsync.base.redaction import HIDDEN, redact, register_url
 from blobsync.base.stopping import (
     enable_ctrl_c,

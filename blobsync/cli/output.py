@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -27,6 +27,7 @@ from blobsync.base.errors import BlobsyncError, FailureCode, LocalFileError, Uns
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, printable, took_text
 from blobsync.base.lazy_regexes import pattern
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import redact, redact_answer, redact_tree
 from blobsync.base.stopping import finishing
 

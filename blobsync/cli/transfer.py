@@ -6,12 +6,13 @@ import os
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import FailureCode, NothingMatchedError, UsageError
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.options import Option
+from blobsync.base.records import NamedTuple
 from blobsync.cli.commands import NO_CLUSTER, TWO_CLUSTERS, Commands, OptionalPaths, argument, option
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session, can_ask, confirm, looking, with_consent

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.base.errors import NothingMatchedError, ProcessError, UsageError
 from blobsync.base.process import Completed, ProcessRunner
+from blobsync.base.records import dataclass
 from blobsync.base.user_folders import environment
 
 # Submodules have their own configurations, and are not read.

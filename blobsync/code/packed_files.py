@@ -13,12 +13,13 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from blobsync.base.errors import ArchiveError, NothingMatchedError
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.formatting import count_text, size_text
+from blobsync.base.records import dataclass
 from blobsync.base.user_folders import environment
 from blobsync.code.secrets import LOOKED_AT, names_it, why_secret
 from blobsync.code.unpack import MANIFEST_NAME

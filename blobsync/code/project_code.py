@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
@@ -23,6 +23,7 @@ from blobsync.base.errors import ArchiveError, BackendUnavailableError, BlobNotF
 from blobsync.base.events import Listener, Looked, Note, Phase
 from blobsync.base.locations import BlobLocation
 from blobsync.base.process import DOCKER_VERSION, ProcessRunner, why_it_fails
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import SasToken
 from blobsync.base.user_folders import locked
 from blobsync.code.git import GitState, ask_git

@@ -24,7 +24,6 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from threading import Lock
 from typing import BinaryIO
 
@@ -38,6 +37,7 @@ from blobsync.base.errors import (
     PreconditionFailedError,
 )
 from blobsync.base.events import BytesMoved, Expected, FilesDone, Listener
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import SasToken
 from blobsync.code.git import GitState
 from blobsync.code.packed_files import CodeFile

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice, pairwise
+
+from blobsync.base.records import dataclass
 
 # Part of the key under which clean files are remembered: a new set of rules looks at every file again.
 RULES_VERSION = 2

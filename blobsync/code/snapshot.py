@@ -15,13 +15,14 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from blobsync.base.background_calls import side_by_side, usable_cores
 from blobsync.base.errors import LocalFileError, SecretsFoundError
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.plain_json import parse_json
+from blobsync.base.records import dataclass
 from blobsync.base.user_folders import replace_file
 from blobsync.code.packed_files import CodeFile, CodeRules, Decision, find_code
 from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, PossibleSecret, scan

@@ -21,10 +21,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 from blobsync.base.errors import ArchiveError, UnsafeNameError
 from blobsync.base.plain_json import parse_object
+from blobsync.base.records import NamedTuple
 from blobsync.local.names import relative_name
 
 # What init writes into the archive about itself; not part of the code.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
+from blobsync.base.records import dataclass
 from blobsync.base.user_folders import environment
 from blobsync.config.account_files import ACCOUNT_FOLDER, account_file_names
 from blobsync.config.accounts import AccountFile

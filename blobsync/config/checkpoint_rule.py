@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from blobsync.base.lazy_regexes import pattern
+from blobsync.base.records import dataclass
 from blobsync.config.known_keys import RESTORE_CHOICES
 
 _KEEP_BEST = pattern(r"[^:/][^:]*:[^:]+(:(min|max))?")

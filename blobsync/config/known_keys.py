@@ -6,9 +6,9 @@ documents each; a test keeps the two in sync. A misspelt word gets the most simi
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from blobsync.base.lazy_regexes import pattern
+from blobsync.base.records import NamedTuple
 
 CODE_KEY = "code_path"
 FOLDER_SUFFIX = "_folder"

@@ -13,11 +13,11 @@ import stat
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.locations import BlobContainer
+from blobsync.base.records import NamedTuple
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import host_of
 from blobsync.base.user_folders import config_home, locked_own, naming_damage, read_own, write_own

@@ -10,11 +10,11 @@ import posixpath
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 from blobsync.base.errors import MappingError, OutsideProjectError, UnmappedPathError, UsageError
 from blobsync.base.locations import MAX_NAME_CHARS, BlobLocation, reaches_another
+from blobsync.base.records import NamedTuple
 from blobsync.config.known_keys import did_you_mean, nearest
 from blobsync.config.model import Cluster, FolderEntry
 

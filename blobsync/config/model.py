@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from blobsync.base.errors import ConfigError
 from blobsync.base.locations import BlobContainer, BlobLocation, Bucket, UrlList
+from blobsync.base.records import NamedTuple
 from blobsync.base.redaction import SasToken, Secret
 
 if TYPE_CHECKING:

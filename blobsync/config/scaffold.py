@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +20,7 @@ import yaml
 
 from blobsync.base.errors import LocalFileError, UsageError
 from blobsync.base.plain_json import plain
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import Secret, redact_answer
 from blobsync.base.trusted_hosts import host_of
 from blobsync.base.user_folders import environment, replace_file

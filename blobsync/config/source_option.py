@@ -10,12 +10,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from blobsync.base.errors import UsageError
 from blobsync.base.file_states import regular_only
 from blobsync.base.locations import AMAZON, LISTS, SOURCE_OPTION
+from blobsync.base.records import NamedTuple
 from blobsync.base.redaction import register_url
 from blobsync.base.trusted_hosts import host_of, is_loopback
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount

@@ -12,8 +12,9 @@ import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
+from blobsync.base.records import NamedTuple
 from blobsync.base.user_folders import config_home, locked_own, naming_damage, read_own, write_own
 
 _T = TypeVar("_T", bound="tuple[str, ...]")

@@ -14,12 +14,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import UsageError
 from blobsync.base.plain_json import made_of, parse_object
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.base.user_folders import config_home, locked_own, naming_damage, read_own, write_own
 
 # How many uploads of a project are remembered; the last one of each code_path always is.

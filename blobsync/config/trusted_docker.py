@@ -11,9 +11,9 @@ import os
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import UntrustedDockerError
+from blobsync.base.records import NamedTuple
 from blobsync.config.mapping import is_below
 from blobsync.config.model import DEFAULT_CLUSTER, Cluster
 from blobsync.config.trust_store import TrustStore

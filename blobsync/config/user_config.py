@@ -7,8 +7,8 @@ write to it. This module only reads it.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
+from blobsync.base.records import NamedTuple
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.base.user_folders import config_home, listed_in, read_own
 from blobsync.config.known_keys import USER

@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import yaml
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.base.file_states import regular_only
+from blobsync.base.records import NamedTuple
 
 # Far above real files: a cluster file has a few hundred values.
 _MAX_BYTES = 256_000

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from blobsync.base.errors import CredentialError, LocalFileError, StorageError
 from blobsync.base.events import Listener, notes_to
 from blobsync.base.locations import LocalLocation, is_source
+from blobsync.base.records import NamedTuple
 from blobsync.base.redaction import SasToken
 from blobsync.direct.thread_pool import MIB, FileJob, RunState, Stopping, ThreadWork, WorkerPool, WorkerThreads
 from blobsync.direct.upload import UploadJob

@@ -11,9 +11,9 @@ import os
 from collections.abc import Mapping
 from datetime import datetime
 from time import gmtime, strftime
-from typing import NamedTuple
 
 from blobsync.base.lazy_regexes import pattern
+from blobsync.base.records import NamedTuple
 from blobsync.plan.transfer_plan import KeptAttributes
 
 _SECOND_NS = 1_000_000_000

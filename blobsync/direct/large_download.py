@@ -17,10 +17,10 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from blobsync.base.errors import ChecksumError, LocalFileError
 from blobsync.base.file_states import RemoteState
+from blobsync.base.records import NamedTuple
 from blobsync.direct.download import DownloadJob
 from blobsync.direct.file_attributes import attributes_in
 from blobsync.direct.range_reads import CHUNK, Content, KnownBlock, known_blocks, looked_up, read_range, version_of

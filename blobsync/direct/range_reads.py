@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from blobsync.base.errors import (
     BlobNotFoundError,
@@ -16,6 +16,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.file_states import RemoteState
 from blobsync.base.locations import is_source
+from blobsync.base.records import NamedTuple
 from blobsync.local.os_errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.protocol import MAX_BLOCKS, BlobInfo, BlobReader, BlobStore, Checksum

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
-from typing import NamedTuple
 
 from blobsync.base.events import Listener
 from blobsync.base.file_states import RemoteState
+from blobsync.base.records import NamedTuple
 from blobsync.direct.copy import BlobCopyJob
 from blobsync.direct.range_reads import Content, looked_up, read_range, version_of
 from blobsync.direct.thread_pool import MIB, RunState, Stopped, WorkerPool

@@ -15,10 +15,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Listener, UnderWay
+from blobsync.base.records import NamedTuple
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.direct.circuit_breaker import CircuitBreaker, NotTriedError
 from blobsync.local.resume_records import Ends, WriteIntents

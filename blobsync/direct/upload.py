@@ -9,10 +9,10 @@ import threading
 from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, ChecksumError, StorageError, StorageUnreachableError, ThrottledError
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.records import NamedTuple
 from blobsync.direct.file_attributes import guess_content_type, metadata_of
 from blobsync.direct.thread_pool import MIB, FileJob, RunState
 from blobsync.local.files import SourceFile, SourceFolder

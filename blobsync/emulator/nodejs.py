@@ -11,12 +11,12 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from blobsync.base.errors import EmulatorError, ProcessError
 from blobsync.base.process import Completed, ProcessRunner, python_module
+from blobsync.base.records import dataclass
 
 # What Azurite's dependencies ask for ("engines" in their package.json).
 MIN_NODE_MAJOR = 20

@@ -20,7 +20,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from blobsync.base.errors import EmulatorError
@@ -28,6 +28,7 @@ from blobsync.base.locations import BlobContainer
 from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.base.process_identity import ProcessMark
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import Secret
 from blobsync.base.user_folders import data_home, environment, locked, replace_file
 from blobsync.config.model import EMULATOR_ACCOUNT

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from blobsync.ancestors.batchai_job import RECORDED
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import HIDDEN, is_secret_name, redact
 from blobsync.jobs.record import JobRecord, is_secret
 from blobsync.jobspec.spec import CodeRef, JobSpec

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TextIO
+
+from blobsync.base.records import dataclass
 
 # How many lines back ``after`` is looked for.
 CONTEXT_LINES = 100

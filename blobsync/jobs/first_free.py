@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from blobsync.backends.protocol import ClusterSummary
 from blobsync.base.errors import BackendUnavailableError, BlobsyncError
 from blobsync.base.formatting import count_text
+from blobsync.base.records import dataclass
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobspec.make_spec import SubmitRequest, demand_platform, shape_of

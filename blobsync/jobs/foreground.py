@@ -12,11 +12,11 @@ import os
 import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.backends.local.local_backend import count_gpus, visible_gpus
 from blobsync.base.process import DOCKER_VERSION, ProcessRunner, python_module, why_it_fails
+from blobsync.base.records import dataclass
 from blobsync.config.model import Cluster
 from blobsync.config.trust_store import TRUSTED_LINKS
 from blobsync.config.trusted_docker import DockerArgs, demand_docker

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from blobsync.backends.protocol import Backend
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, UnsafeNameError
 from blobsync.base.lazy_regexes import pattern
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.jobs.failure_causes import FoundCause, log_lines, read_causes, summarise
 from blobsync.jobspec.spec import JobRef, LogFile, LogMirror
 from blobsync.local.names import RelativeName, relative_name

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from blobsync.base.formatting import utc_seconds
+from blobsync.base.records import dataclass
 from blobsync.jobs.logs import FetchedLogs, attempt_of
 from blobsync.jobs.record import JobRecord
 

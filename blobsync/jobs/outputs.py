@@ -13,7 +13,7 @@ import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from blobsync.base.errors import (
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import BlobContainer, BlobLocation, below
+from blobsync.base.records import dataclass
 from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile
 from blobsync.config.mapping import Resolution, is_below, resolve

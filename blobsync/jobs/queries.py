@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from blobsync.backends.protocol import KEEP_SECRETS, SeenJob
 from blobsync.base.errors import (
@@ -21,6 +21,7 @@ from blobsync.base.errors import (
     LoginRequiredError,
     UsageError,
 )
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.config.loader import cluster_names, load_cluster
 from blobsync.config.model import Cluster
 from blobsync.config.project_root import ASSETS, log_folder

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
 from blobsync.base.errors import BackendUnavailableError, ConfigError
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.plain_json import made_of, parse_object
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import is_secret_name
 from blobsync.config.loader import load_workspace, reload_cluster
 from blobsync.config.model import Cluster, Written

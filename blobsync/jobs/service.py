@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
+from blobsync.base.records import dataclass
 from blobsync.jobs.context import JobContext, demand_own
 from blobsync.jobs.failure_causes import FoundCause, is_retriable
 from blobsync.jobs.queries import JobName, JobQueries

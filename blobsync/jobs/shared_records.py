@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
 from itertools import chain, islice
-from typing import NamedTuple
 from urllib.parse import quote
 
 from blobsync.base.background_calls import side_by_side
@@ -31,6 +30,7 @@ from blobsync.base.errors import BlobNotFoundError, BlobsyncError, UsageError
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobContainer
 from blobsync.base.plain_json import made_of, parse_object
+from blobsync.base.records import NamedTuple
 from blobsync.base.redaction import HIDDEN, redact, redact_word
 from blobsync.config.loader import cluster_names
 from blobsync.config.model import Cluster, StorageAccount

@@ -6,12 +6,13 @@ The specification names ends and the place of the documents, no secret: SAS toke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from blobsync.base.errors import ConfigError, SpreadBusyError, UsageError
 from blobsync.base.locations import MountedLocation
+from blobsync.base.records import dataclass
 from blobsync.config.model import Cluster
 from blobsync.jobs.array_job import ArrayJob, is_over
 from blobsync.jobs.context import JobContext

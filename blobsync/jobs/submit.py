@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from blobsync.ancestors.convert import MovedJob, translate_again
 from blobsync.backends.protocol import Plan, Refused, Unknown
@@ -26,6 +26,7 @@ from blobsync.base.errors import (
     SubmissionUnknownError,
 )
 from blobsync.base.locations import BlobContainer, parse_store_location
+from blobsync.base.records import NamedTuple
 from blobsync.base.redaction import HIDDEN
 from blobsync.config.job_keys import READ_ONLY_MODES
 from blobsync.config.mapping import is_below

@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
 from blobsync.base.file_states import regular_only
 from blobsync.base.plain_json import parse_json
+from blobsync.base.records import dataclass
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.outputs import account_of, output_places
 from blobsync.jobs.record import JobRecord, JobTask

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from blobsync.base.formatting import count_text
+from blobsync.base.records import NamedTuple
 from blobsync.jobspec.spec import NodeChange, RunInfo, State, StateChange
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from blobsync.base.errors import ArchiveError, NothingMatchedError, UntrustedCodeError, UsageError
+from blobsync.base.records import dataclass
 from blobsync.code.project_code import Code, CodeProject, CodeState, code_entry_of
 from blobsync.config.model import Cluster, CodeEntry
 from blobsync.config.trusted_code import (

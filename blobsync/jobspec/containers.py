@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from blobsync.base.errors import JobError
 from blobsync.base.exit_codes import SETUP_FAILED_EXIT
 from blobsync.base.process import DOCKER_VERSION, ProcessRunner, why_it_fails
+from blobsync.base.records import NamedTuple
 from blobsync.jobspec.spec import JobSpec
 
 OPTION = "container"

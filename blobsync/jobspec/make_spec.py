@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, cast
 
 from blobsync.ancestors.batchai_runtime import plain_options
 from blobsync.ancestors.philly import gone_platform, philly_variables
 from blobsync.base.errors import ConfigError, UsageError
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import is_secret_name
 from blobsync.config.job_keys import LINKING, READ_ONLY_MODES, demand_keys, folder_mode, read_only_words
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount

@@ -13,11 +13,12 @@ import re
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import util
 from pathlib import Path, PurePosixPath
 
 from blobsync.base.errors import AccessDeniedError, ArchiveError, PreconditionFailedError
+from blobsync.base.records import dataclass
 from blobsync.base.user_folders import make_private, replace_file, state_home
 from blobsync.jobspec.interactive import HOLDER
 from blobsync.jobspec.spec import CodeRef, JobSpec, NodeArchiveRef

@@ -12,12 +12,13 @@ import json
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from enum import Enum
 from typing import Any, TypedDict
 
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.plain_json import made_of, parse_object
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import redact
 from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.config.model import AML_PLATFORMS

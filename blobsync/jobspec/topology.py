@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.formatting import count_text
 from blobsync.base.lazy_regexes import pattern
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.jobspec.spec import SERVICES, JobSpec, State
 
 # The most nodes of a cluster in Slurm.

@@ -22,10 +22,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import below
+from blobsync.base.records import NamedTuple
 from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.keep.marks import MAX_VALUE, Mark
 

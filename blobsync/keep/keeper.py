@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import Emit, Note, ignore
 from blobsync.base.file_states import LocalState
 from blobsync.base.formatting import duration_text
+from blobsync.base.records import NamedTuple
 from blobsync.local.tree import TreeEntry
 from blobsync.plan.left_out_files import left_out_message
 

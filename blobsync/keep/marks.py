@@ -20,13 +20,13 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
+from dataclasses import asdict, field
 from urllib.parse import quote, unquote
 
 from blobsync.base.errors import BlobNotFoundError, PreconditionFailedError, StorageError
 from blobsync.base.locations import at_and_above, below
 from blobsync.base.plain_json import made_of, parse_object
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.base.seals import HEAD_BYTES, SealKey, within
 from blobsync.local.names import blob_problem, local_problem
 from blobsync.store.protocol import MAX_BLOB_BYTES, BlobInfo, BlobProperties, BlobReader, BlobStore, Precondition

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 from blobsync.base.errors import BlobNotFoundError
 from blobsync.base.plain_json import made_of, parse_object
+from blobsync.base.records import dataclass
 from blobsync.keep.checkpoint_sets import Reach
 from blobsync.keep.marks import (
     MAX_FILES,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
 
 from blobsync.base.formatting import count_text
+from blobsync.base.records import NamedTuple
 from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.keep import checkpoint_sets
 from blobsync.keep.marks import Mark, MarkedFile, Marks

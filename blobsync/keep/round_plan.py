@@ -10,13 +10,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import Emit
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.locations import LocalLocation, at_and_above
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import NamedTuple
 from blobsync.local.files import hash_file
 from blobsync.local.index import PairIndex
 from blobsync.local.names import blob_problem

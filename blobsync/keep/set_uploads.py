@@ -17,11 +17,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, LocalFileError, StorageError
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import below
+from blobsync.base.records import NamedTuple
 from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.keep import checkpoint_sets
 from blobsync.keep.checkpoint_sets import FileSet, Heard, Judgement, Reach, Told

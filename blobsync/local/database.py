@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from blobsync.base.errors import BlobsyncError, LocalFileError
+from blobsync.base.records import NamedTuple
 
 _T = TypeVar("_T")
 

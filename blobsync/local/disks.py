@@ -3,8 +3,8 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
+from blobsync.base.records import NamedTuple
 from blobsync.local.part_files import left_over
 
 

@@ -11,8 +11,9 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from blobsync.base.records import dataclass
 from blobsync.local.resume_records import KEPT_SECONDS, Journal, OpenWork
 from blobsync.local.state_dir import StateDir
 

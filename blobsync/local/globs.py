@@ -15,9 +15,9 @@ import re
 import shlex
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from blobsync.base.errors import IgnorePatternError
+from blobsync.base.records import dataclass
 
 # Group names are unique across all patterns, which are joined to one expression.
 _GROUPS = itertools.count()

@@ -26,13 +26,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from blobsync.base.errors import ConfigError, IgnorePatternError, LocalFileError
+from blobsync.base.records import dataclass
 from blobsync.config.model import Cluster
 from blobsync.local.globs import MAX_PATTERN_BYTES, bracket, byte_text, first_place, regex_class, zip_excludes
 

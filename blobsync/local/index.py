@@ -30,10 +30,11 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import at_and_above
+from blobsync.base.records import NamedTuple
 from blobsync.local.database import ExpendableDatabase, Layout, rows_in, storable
 from blobsync.local.sorted_runs import IN_MEMORY, Spill, Spool
 

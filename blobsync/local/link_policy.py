@@ -4,10 +4,10 @@ and how the user trusts one, or does so no longer."""
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import LocalFileError, UntrustedLinkError, UsageError
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import NamedTuple
 from blobsync.config.mapping import is_below, project_relative
 from blobsync.config.project_root import PROJECT_MARK
 from blobsync.config.trust_store import TRUSTED_LINKS, OutsideLink, trust_command

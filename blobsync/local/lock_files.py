@@ -18,15 +18,15 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from blobsync.base.errors import BlobsyncError, ConfigError, LockError
 from blobsync.base.file_states import LocalState
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import at_and_above
 from blobsync.base.plain_json import made_of
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.config.project_root import LOCK_FOLDER
 from blobsync.config.yaml_document import parse_document
 from blobsync.local.files import LocalFolder, SourceFolder

@@ -16,7 +16,8 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+
+from blobsync.base.records import NamedTuple
 
 # The folder for requests of a job's programs.
 VARIABLE = "BLOBSYNC_COMPLETE"

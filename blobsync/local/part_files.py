@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import PreconditionFailedError
 from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.records import NamedTuple
 from blobsync.local.names import is_own_temporary, new_temporary_name
 from blobsync.local.os_errors import NotAFileError, local_error, naming
 

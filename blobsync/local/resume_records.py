@@ -34,10 +34,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from blobsync.base.file_states import LocalState
 from blobsync.base.plain_json import made_of, parse_object
+from blobsync.base.records import NamedTuple
 from blobsync.local.database import ExpendableDatabase, rows_in, storable
 from blobsync.local.names import is_own_temporary
 from blobsync.local.os_errors import raise_unless_gone

@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from blobsync.base.errors import BlobsyncError, LocalFileError
 from blobsync.base.events import debug_logger
 from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.process_identity import ProcessMark
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import redact_tree
 from blobsync.base.stopping import StopRequest
 from blobsync.local.database import ExpendableDatabase

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.records import NamedTuple
 
 Row: TypeAlias = tuple[Any, ...]
 

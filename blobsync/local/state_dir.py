@@ -17,12 +17,12 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import LocalFileError, OpenStateError, UntrustedStateError
 from blobsync.base.formatting import count_text
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.plain_json import parse_object
+from blobsync.base.records import NamedTuple
 from blobsync.base.seals import KEY_BYTES, SealKey
 from blobsync.base.user_folders import config_home, make_private, replace_file, state_home, user_name
 from blobsync.config.project_root import STATE_FOLDER

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import NothingMatchedError, UsageError
+from blobsync.base.records import NamedTuple
 from blobsync.local.names import new_temporary_name
 from blobsync.local.os_errors import naming, raise_unless_gone
 

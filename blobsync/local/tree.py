@@ -4,11 +4,11 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import LocalState
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import NamedTuple
 from blobsync.local.link_policy import LinkPolicy
 from blobsync.local.names import is_temporary
 from blobsync.local.state_dir import NAME as STATE_DIR_NAME

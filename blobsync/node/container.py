@@ -11,11 +11,11 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.base.errors import JobError, ProcessError
 from blobsync.base.process import ProcessRunner
+from blobsync.base.records import dataclass
 from blobsync.jobspec.containers import (
     Inside,
     Runtime,

@@ -26,11 +26,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
 from blobsync.base.formatting import count_text
+from blobsync.base.records import dataclass
 from blobsync.jobspec.spec import FIRST_MASTER_PORT
 from blobsync.node.job import NodeJob
 from blobsync.node.processes import HeldSignals, kill_strays, run_once, stay

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from blobsync.base.errors import BlobsyncError, FailureCode, LocalFileError
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import below
 from blobsync.base.plain_json import parse_object
+from blobsync.base.records import dataclass
 from blobsync.base.seals import SealKey
 from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.jobspec.spec import LINEAGE_KEYS, OWN_OUTPUT, FolderLink, lineage_of_job

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from blobsync.base.errors import JobError
+from blobsync.base.records import NamedTuple
 from blobsync.jobspec.spec import FIRST_MASTER_PORT, MASTER_PORTS, JobSpec
 
 

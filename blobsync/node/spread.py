@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from blobsync.base.allocator import keep_freed_memory
 from blobsync.base.errors import BlobsyncError, CredentialError
@@ -22,6 +22,7 @@ from blobsync.base.events import NoteListener
 from blobsync.base.exit_codes import SETUP_FAILED_EXIT, shell_code
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import Bucket, LocalLocation
+from blobsync.base.records import NamedTuple
 from blobsync.base.seals import SealKey
 from blobsync.direct.engine import DirectEngine
 from blobsync.jobspec.spec import SERVICES, SPREAD_KEY

@@ -24,12 +24,12 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from blobsync.base.errors import StorageError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import NamedTuple
 from blobsync.local.resume_records import BlockJournal, RangeRecords, UnfinishedDownload
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, PlanPart, Route, actions_of, totals_of

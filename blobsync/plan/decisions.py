@@ -37,12 +37,12 @@ from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from types import MappingProxyType
-from typing import NamedTuple
 
 from blobsync.base.errors import FailureCode, FileFailure, UnsafeNamesError
 from blobsync.base.file_states import FileState
 from blobsync.base.formatting import count_text
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import NamedTuple
 from blobsync.local.names import shape_clashes
 from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill, Spool
 from blobsync.plan.keep_both_names import NAME_ASIDE, beside, sibling, with_free_name

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.formatting import size_text
+from blobsync.base.records import NamedTuple
 from blobsync.config.mapping import is_below
 from blobsync.local.disks import LocalDisks
 from blobsync.plan.name_clashes import Names

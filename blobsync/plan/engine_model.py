@@ -21,9 +21,9 @@ first files, and its use of the CPU decides.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 from blobsync.base.formatting import duration_text
+from blobsync.base.records import NamedTuple
 from blobsync.plan.blocks import ONE_REQUEST
 from blobsync.plan.engine_costs import COSTS
 from blobsync.plan.transfer_options import EngineName

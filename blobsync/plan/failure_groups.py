@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from blobsync.base.errors import BlobsyncError, FileFailure
 from blobsync.base.formatting import count_text
 from blobsync.base.lazy_regexes import pattern
+from blobsync.base.records import NamedTuple
 
 # Maximum number of files that are named in a group.
 NAMED = 3

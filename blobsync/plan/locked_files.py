@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import LockError, LostContentError, StorageError, UsageError
 from blobsync.base.file_states import RemoteState
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobLocation, LocalLocation, below, is_source
+from blobsync.base.records import NamedTuple
 from blobsync.local.files import hash_file
 from blobsync.local.index import PairIndex
 from blobsync.local.lock_files import (

@@ -16,12 +16,12 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, pairwise
 from operator import itemgetter
-from typing import NamedTuple
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import AccessDeniedError, ShapeConflictError
 from blobsync.base.locations import LocalLocation, at_and_above
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import NamedTuple
 from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill
 from blobsync.plan.transfer_plan import PACKED_ACTION, Action, FileAction, PlanPart, Shape, actions_of
 from blobsync.store.open_locations import OpenBlob, OpenLocation

@@ -5,10 +5,11 @@ A :class:`Pair` is the file at one path at both ends: the survey finds it, the p
 
 from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import NamedTuple
 from blobsync.local.index import Record
 from blobsync.local.sorted_runs import STATE, STATE_OF_PATH, Row, SortedRuns, Spill, Spool
 from blobsync.plan.transfer_plan import Route

@@ -20,11 +20,11 @@ from functools import partial
 from itertools import chain, islice
 from operator import lt
 from queue import Full, Queue, SimpleQueue
-from typing import NamedTuple
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import StorageError
 from blobsync.base.lazy_regexes import pattern
+from blobsync.base.records import NamedTuple
 from blobsync.local.sorted_runs import SortedRuns, Spill
 from blobsync.store.protocol import BlobInfo, BlobStore
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import LocalFileError, UsageError
 from blobsync.base.locations import BlobLocation, LocalLocation, Location
+from blobsync.base.records import NamedTuple
 from blobsync.config.mapping import Resolution, project_relative, resolve
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.local.link_policy import LinkPolicy, way_to

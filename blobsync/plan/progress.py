@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from blobsync.base.events import (
     NO_ANSWER,
@@ -27,6 +27,7 @@ from blobsync.base.events import (
     WorkerMoved,
 )
 from blobsync.base.formatting import count_text, duration_text
+from blobsync.base.records import NamedTuple
 from blobsync.plan.remaining_time import RECENT_MOST, RemainingTime
 
 # Seconds over which the rate of a worker is measured; in less time it would jump with each block.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from blobsync.base.locations import BlobLocation, LocalLocation, Location
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.config.mapping import is_below
 from blobsync.config.model import Cluster
@@ -96,7 +97,7 @@ class ProjectContext:
     trusted: frozenset[OutsideLink] = frozenset()
     unfinished: RangeRecords | None = None
     spill: Spill = field(default_factory=Spill)
-    disks: LocalDisks = LocalDisks()  # noqa: RUF009 - it is frozen
+    disks: LocalDisks = LocalDisks()
     stop: StopRequest = NEVER
     kept: Path | None = None
     # What plans name that is no current blob.

@@ -9,7 +9,9 @@ intervals.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from blobsync.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import FileAction

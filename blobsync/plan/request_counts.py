@@ -5,9 +5,8 @@ Of a plan it is an estimate: no retries, and as many blocks as the direct engine
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blobsync.base.locations import BlobLocation, LocalLocation
+from blobsync.base.records import dataclass
 from blobsync.plan.blocks import ONE_REQUEST, block_size
 from blobsync.plan.transfer_plan import Action, Route, TransferPlan
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from blobsync.base.errors import UsageError
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.config.model import AML_PLATFORMS
 from blobsync.plan.transfer_options import TransferOptions
 

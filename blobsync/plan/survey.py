@@ -19,7 +19,7 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import (
@@ -34,6 +34,7 @@ from blobsync.base.events import Emit, Hashing, Looked, ignore
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation, is_source, reaches_another
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import NamedTuple
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.files import SourceFile, hash_file, reading_threads
 from blobsync.local.index import PairIndex

@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from blobsync.base.errors import UsageError
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.options import Option
+from blobsync.base.records import NamedTuple
 
 EngineName = Literal["auto", "azcopy", "direct", "relay"]
 Keep = Literal["local", "remote", "both"]

@@ -8,11 +8,11 @@ import enum
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import reduce
 from itertools import islice
 from operator import eq
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from blobsync.base.errors import (
     DiskTooSmallError,
@@ -27,6 +27,7 @@ from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import SOURCE_OPTION, BlobContainer, BlobLocation, Location, below, is_given
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.local.sorted_runs import IN_MEMORY, Packing, ReadInOrder, Row, Spill, Spool, pack_state, unpack_state
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.wildcards import is_pattern

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 from blobsync.base.errors import FileFailure, IncompleteTransferError
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text
+from blobsync.base.records import NamedTuple
 from blobsync.plan.transfer_plan import CONFLICT_HINT, Action, TransferPlan, some_paths
 
 # Names that an error tells one by one.

@@ -7,10 +7,11 @@ somewhere; what the run created goes. A file that somebody has changed since is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import NamedTuple
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 
 

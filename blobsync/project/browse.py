@@ -5,15 +5,16 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError
 from blobsync.base.file_states import LocalState, RemoteState, regular_only
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.config.mapping import Resolution
 from blobsync.local.index import Index, PairIndex
 from blobsync.local.sorted_runs import IN_MEMORY, Spill

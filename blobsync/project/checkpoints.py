@@ -6,12 +6,12 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError, UsageError
 from blobsync.base.file_states import LocalState
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.config.checkpoint_rule import CheckpointRule
 from blobsync.config.mapping import Resolution, is_below
 from blobsync.config.model import Cluster, FolderEntry

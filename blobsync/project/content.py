@@ -7,7 +7,6 @@ import io
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from difflib import unified_diff
 from itertools import islice, takewhile
 
@@ -15,6 +14,7 @@ from blobsync.base.errors import ChecksumError, LocalFileError, ShapeConflictErr
 from blobsync.base.file_states import regular_only
 from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import LocalLocation
+from blobsync.base.records import dataclass
 from blobsync.config.mapping import Resolution
 from blobsync.local.files import hash_file
 from blobsync.local.index import Index

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from blobsync.base.errors import NothingMatchedError
 from blobsync.base.events import Emit
 from blobsync.base.file_states import LocalState
+from blobsync.base.records import dataclass
 from blobsync.local.names import blob_problem
 from blobsync.plan.pairing import Pair
 from blobsync.plan.path_mapping import both_ends

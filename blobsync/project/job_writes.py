@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import BlobLocation
+from blobsync.base.records import NamedTuple
 from blobsync.jobs.history import History
 from blobsync.jobs.outputs import OutputPlace, output_places
 from blobsync.jobspec.spec import JobSpec, State

@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from blobsync.base.errors import (
     FailureCode,
@@ -30,6 +30,7 @@ from blobsync.base.exit_codes import ExitCode
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.base.stopping import StopRequest
 from blobsync.config.mapping import is_below
 from blobsync.config.model import FolderEntry

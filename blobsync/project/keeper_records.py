@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, duration_text
 from blobsync.base.process_identity import ProcessMark
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.base.stopping import StopRequest
 from blobsync.base.user_folders import locked, user_name
 from blobsync.config.mapping import is_below

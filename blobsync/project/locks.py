@@ -10,10 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import LockError, NothingMatchedError, UnsafeNamesError, UsageError
@@ -22,6 +20,7 @@ from blobsync.base.file_states import RemoteState
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import below as in_folder
 from blobsync.base.process import ProcessRunner
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.code.git import Commit
 from blobsync.config.mapping import resolve
 from blobsync.local.files import reading_threads

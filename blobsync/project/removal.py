@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import FailureCode, FileFailure, NothingMatchedError, ShapeConflictError, UsageError
 from blobsync.base.events import Expected, FilesDone, Listener, Note, Phase, SilentListener
 from blobsync.base.locations import reaches_another
+from blobsync.base.records import dataclass
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.config.mapping import Resolution
 from blobsync.local.index import Index

@@ -8,11 +8,11 @@ the whole container, which must be requested explicitly.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from blobsync.base.errors import UnsafeNameError, UsageError
 from blobsync.base.locations import reaches_another
+from blobsync.base.records import dataclass
 from blobsync.config.mapping import Resolution
 from blobsync.project.browse import blob_at, list_path
 from blobsync.store.open_locations import Connections

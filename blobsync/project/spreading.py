@@ -9,7 +9,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,7 @@ from blobsync.base.events import Listener, notes_to
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobLocation, LocalLocation, is_source
 from blobsync.base.plain_json import parse_object
+from blobsync.base.records import dataclass
 from blobsync.base.user_folders import config_home
 from blobsync.config.model import Cluster
 from blobsync.jobs.array_job import ArrayJob

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.background_calls import Ahead
@@ -18,6 +18,7 @@ from blobsync.base.events import Emit
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.locations import BlobContainer, below
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import dataclass
 from blobsync.config.mapping import resolve
 from blobsync.config.model import StorageAccount
 from blobsync.config.project_root import LOCK_FOLDER

@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from blobsync.base.exit_codes import ExitCode
 from blobsync.base.locations import BlobLocation
 from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.process_identity import ProcessMark
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import redact, redact_tree
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.base.user_folders import user_name

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, NothingMatchedError, PreconditionFailedError
 from blobsync.base.file_states import LocalState
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.locations import LocalLocation
+from blobsync.base.records import NamedTuple
 from blobsync.config.mapping import is_below
 from blobsync.config.model import Cluster
 from blobsync.config.trust_store import OutsideLink

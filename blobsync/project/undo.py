@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import FailureCode, FileFailure, NothingMatchedError
@@ -19,6 +17,7 @@ from blobsync.base.events import Emit
 from blobsync.base.file_states import SNAPSHOT, FileState, LocalState, RemoteState
 from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.config.mapping import Resolution, is_below
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.local.index import Record

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import BlobsyncError, FileFailure, NothingMatchedError
@@ -17,6 +17,7 @@ from blobsync.base.events import Emit
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation, below
+from blobsync.base.records import dataclass
 from blobsync.local.files import hash_file
 from blobsync.local.sorted_runs import IN_MEMORY, ReadInOrder, SortedRuns
 from blobsync.plan.pairing import Pair, changes_since_verified, known_equal

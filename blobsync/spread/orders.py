@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from blobsync.base.errors import CredentialError, FailureCode
 from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.plain_json import made_of, parse_object
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.local.state_dir import StateDir

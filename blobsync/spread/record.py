@@ -22,12 +22,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import WHYS, Connected, ConnectionEvent, Disconnected, Note, UnderWay
 from blobsync.base.file_states import FileState
+from blobsync.base.records import dataclass
 from blobsync.plan.transfer_plan import Route
 from blobsync.spread.file_json import FormatError, message_of, object_of, size_of, state_json, state_of, text_of
 from blobsync.spread.shard import is_local

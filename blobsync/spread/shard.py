@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any
 
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import dataclass
 from blobsync.config.source_option import listed_file, words_of
 from blobsync.config.sources import ListedFile
 from blobsync.plan.project_context import LivePart

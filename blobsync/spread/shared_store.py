@@ -24,7 +24,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,6 +32,7 @@ from blobsync.base.errors import BlobNotFoundError, FileFailure, LocalFileError,
 from blobsync.base.exit_codes import ExitCode
 from blobsync.base.file_states import regular_only
 from blobsync.base.plain_json import made_of, parse_object
+from blobsync.base.records import dataclass
 from blobsync.base.seals import SealKey
 from blobsync.local.os_errors import naming
 from blobsync.store.protocol import ANYTHING, BlobProperties, BlobStore, Precondition

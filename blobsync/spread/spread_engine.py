@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, TooMan
 from blobsync.base.events import BytesMoved, BytesReused, FilesCounted, Listener, Note, WorkerMoved
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import LocalLocation
+from blobsync.base.records import dataclass
 from blobsync.direct.circuit_breaker import not_tried
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction

@@ -14,14 +14,14 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import field, replace
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import Event, Note
 from blobsync.base.exit_codes import shell_code
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.locations import LocalLocation
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.local.files import WaitForDisk, wait_for_disk
 from blobsync.local.os_errors import local_error
 from blobsync.plan.project_context import LivePart, key_between

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import field, replace
 
 from blobsync.base.events import BytesMoved, BytesReused, Emit, Listener, Looked, UnderWay, WorkerMoved
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.index import PairIndex
 from blobsync.plan.project_context import LivePart

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import NamedTuple
 
 from blobsync.base.errors import CredentialError, ProcessError
 from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.process import ProcessRunner, RunningProcess, python_module
+from blobsync.base.records import NamedTuple
 from blobsync.base.redaction import SasToken, Secret, redact
 from blobsync.base.user_folders import environment
 from blobsync.local.state_dir import StateDir

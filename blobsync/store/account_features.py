@@ -1,10 +1,10 @@
 """What a container keeps of what is replaced or deleted, and whether it has directories: :class:`AccountFeatures`."""
 
 import json
-from typing import NamedTuple
 
 from blobsync.base.formatting import count_text
 from blobsync.base.plain_json import made_of, parse_object
+from blobsync.base.records import NamedTuple
 
 # https://learn.microsoft.com/azure/storage/blobs/soft-delete-blob-overview#how-blob-soft-delete-works
 MOST_DAYS = 365

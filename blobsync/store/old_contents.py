@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from blobsync.base.errors import BlobsyncError, StorageError
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.records import NamedTuple
 from blobsync.local.files import SourceFile
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import (

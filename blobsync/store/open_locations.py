@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, PlanFileError
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation, Location, MountedLocation, below
+from blobsync.base.records import NamedTuple
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.store.protocol import BlobInfo, BlobStore
 

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import StoreLocation
+from blobsync.base.records import NamedTuple
 from blobsync.base.redaction import SasToken, SignedUrl
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ String-to-sign: https://learn.microsoft.com/rest/api/storageservices/create-serv
 
 import base64
 from datetime import datetime, timedelta, timezone
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 from urllib.parse import quote
 
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
 from blobsync.base.locations import BlobContainer, BlobLocation
+from blobsync.base.records import NamedTuple
 from blobsync.base.redaction import SasToken, Secret
 
 # Rights in the order that the service requires:

@@ -6,13 +6,13 @@ Before that it removes what killed runs left beside the destinations of download
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import FailureCode, FileFailure, Retry
 from blobsync.base.events import FilesCounted, FilesDone, Listener, Phase
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.formatting import count_text
 from blobsync.base.locations import LocalLocation
+from blobsync.base.records import NamedTuple
 from blobsync.local.part_files import remove_leftovers
 from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
 from blobsync.plan.blocks import goes_on, places

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, TransferCancelledError
 from blobsync.base.events import (
@@ -27,6 +26,7 @@ from blobsync.base.events import (
 from blobsync.base.file_states import RemoteState
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.locations import LocalLocation, at_and_above
+from blobsync.base.records import NamedTuple
 from blobsync.base.stopping import StopRequest
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import relative_name

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, Retry
 from blobsync.base.events import Phase, SilentListener
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import NamedTuple
 from blobsync.local.files import WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.os_errors import local_error
 from blobsync.plan.keep_both_names import sibling

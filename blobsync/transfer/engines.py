@@ -5,12 +5,13 @@ There are three: ``direct`` (in this process), ``azcopy`` (a managed subprocess)
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from dataclasses import field
+from typing import Protocol
 
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import Listener
 from blobsync.base.file_states import FileState
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.resume_records import RangeRecords, WriteIntents
 from blobsync.plan.project_context import LivePart

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -27,6 +27,7 @@ from blobsync.base.lazy_regexes import pattern
 from blobsync.base.locations import LocalLocation, below
 from blobsync.base.plain_json import parse_object
 from blobsync.base.plan_reasons import Reason
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import redact_each, redact_tree
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.files import WaitForDisk, hash_file, wait_for_disk

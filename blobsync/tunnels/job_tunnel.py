@@ -8,13 +8,13 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from blobsync.backends.port_forwarding import LOOPBACK, free_local_port, read_port
 from blobsync.backends.protocol import Backend, PortForward
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import LineReader, RunningProcess
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import register_secret
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord

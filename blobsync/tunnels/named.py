@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +46,7 @@ from blobsync.base.exit_codes import shell_code
 from blobsync.base.plain_json import made_of, parse_object
 from blobsync.base.process import ProcessRunner, python_module
 from blobsync.base.process_identity import ProcessMark
+from blobsync.base.records import dataclass
 from blobsync.base.user_folders import (
     config_home,
     environment,

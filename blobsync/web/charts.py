@@ -6,11 +6,11 @@ Widths and heights are attributes, since the policy of the pages allows no inlin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from markupsafe import Markup
 
+from blobsync.base.records import dataclass
 from blobsync.jobs.node_use import NodeUse
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.task_table import TaskRow

@@ -16,9 +16,8 @@ import html
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -27,6 +26,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blobsync.base.errors import LocalFileError
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.base.user_folders import replace_file
 
 _BYTES = 32

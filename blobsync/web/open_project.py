@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
 
 from blobsync.base.errors import BlobsyncError, UsageError
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import redact
 from blobsync.config.loader import cluster_names
 from blobsync.local.state_dir import open_state_dir

@@ -9,12 +9,12 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from io import StringIO
 from itertools import islice
 from typing import Any
 
 from blobsync.base.plain_json import parse_object
+from blobsync.base.records import dataclass
 from blobsync.project import content
 from blobsync.project.browse import Beginning
 

@@ -12,11 +12,11 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -27,6 +27,7 @@ from starlette.responses import HTMLResponse, StreamingResponse
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.formatting import count_text, duration_text, printable, size_text, took_text
+from blobsync.base.records import NamedTuple, dataclass
 from blobsync.base.redaction import redact_answer
 from blobsync.config.mapping import is_below
 from blobsync.jobspec.topology import job_size_text

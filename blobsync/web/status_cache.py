@@ -8,9 +8,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
+from blobsync.base.records import dataclass
 from blobsync.plan.progress import Progress
 from blobsync.project.folders import FolderStatus
 from blobsync.project.status import ProjectStatus

@@ -8,12 +8,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.base.events import NoteListener
 from blobsync.base.exit_codes import ExitCode
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import redact
 from blobsync.plan.progress import Progress, RatePoint, add_point
 from blobsync.plan.transfer_options import TransferOptions, from_root

@@ -9,7 +9,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any
 
 from blobsync.backends.aml.client import AmlClient
@@ -18,6 +18,7 @@ from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.protocol import ClusterSummary
 from blobsync.base.errors import JobError, NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, iso_seconds, quoted
+from blobsync.base.records import dataclass
 
 AML_COMPUTE = "AmlCompute"
 PRIORITIES: Mapping[str, str] = {"dedicated": "Dedicated", "low": "LowPriority"}

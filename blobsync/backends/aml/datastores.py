@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
 from blobsync.base.errors import ConfigError
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import HIDDEN
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobspec.node_secrets import known_accounts

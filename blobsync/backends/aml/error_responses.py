@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from blobsync.base.errors import (
@@ -22,6 +21,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.formatting import quoted
 from blobsync.base.plain_json import parse_json
+from blobsync.base.records import dataclass
 from blobsync.config.model import WorkspaceConfig
 
 # At most so many characters of the service's message are shown.

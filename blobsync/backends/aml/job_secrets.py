@@ -6,9 +6,10 @@ import base64
 import hashlib
 import secrets as random_source
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from blobsync.base.records import dataclass
 from blobsync.config.model import Cluster
 from blobsync.jobspec.node_secrets import reached_by_nodes
 from blobsync.jobspec.spec import OWN_SECRETS, JobSpec, Secrets

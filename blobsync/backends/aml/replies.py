@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from blobsync.backends.protocol import Holder
 from blobsync.base.errors import LostContactError, UnsafeNameError
 from blobsync.base.formatting import iso_seconds, quoted, utc_seconds
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import is_secret_name
 from blobsync.config.model import Cluster
 from blobsync.jobspec.spec import JobSpec, RunInfo, State

@@ -12,7 +12,6 @@ import re
 import shlex
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from blobsync.backends.aml.job_secrets import NOTHING, Opening, secrets_path
 from blobsync.backends.aml.replies import spec_tags
 from blobsync.backends.aml.sweep_job import COMMAND_WORD, MOST_TRIALS, as_sweep
 from blobsync.base.errors import UsageError
+from blobsync.base.records import dataclass
 from blobsync.config.job_keys import NESTED_HINT, enclosing, nested_sentence
 from blobsync.config.model import Cluster, WorkspaceConfig
 from blobsync.jobspec.node_archive import travelling_sources

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import NamedTuple
 
+from blobsync.base.records import NamedTuple
 from blobsync.jobspec.spec import JobSpec, run_name
 
 # A pod's host name is NAME-INDEX, or that of a task NAME-tTASK-INDEX, a DNS label of at most 63 characters; the numbers

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -34,6 +34,7 @@ from blobsync.backends.protocol import ClusterSummary, Holder
 from blobsync.base.errors import UsageError
 from blobsync.base.exit_codes import ENDED_ALONE_EXIT, SETUP_FAILED_EXIT
 from blobsync.base.formatting import count_text, quoted, utc_seconds
+from blobsync.base.records import dataclass
 from blobsync.config.model import value_at
 from blobsync.jobspec.log_frames import unframed
 from blobsync.jobspec.spec import RUN_ID, RunInfo, State, StateChange, TaskInfo

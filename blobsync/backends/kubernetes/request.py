@@ -14,7 +14,7 @@ import json
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,6 +43,7 @@ from blobsync.backends.kubernetes.settings import RESTRICTED_CONTEXT, Kubernetes
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.exit_codes import ENDED_ALONE_EXIT, SETUP_FAILED_EXIT, shell_code
 from blobsync.base.locations import MountedLocation
+from blobsync.base.records import dataclass
 from blobsync.jobspec.log_frames import LAST_LINE_VARIABLE
 from blobsync.jobspec.node_archive import travelling_sources
 from blobsync.jobspec.node_secrets import rights_needed

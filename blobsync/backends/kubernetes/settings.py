@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from blobsync.backends.kubernetes.kubectl import CONTEXT, NAMESPACE
 from blobsync.backends.protocol import settings_of
 from blobsync.base.errors import ConfigError
 from blobsync.base.plain_json import plain
+from blobsync.base.records import dataclass
 from blobsync.config.known_keys import nearest
 from blobsync.config.model import Cluster
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from blobsync.backends.local.children import CANCELED, Children
 from blobsync.base.exit_codes import OUTPUT_FAILED_EXIT, shell_code
 from blobsync.base.process import RunningProcess
+from blobsync.base.records import dataclass
 from blobsync.jobspec.spec import NodeChange
 from blobsync.jobspec.topology import bounds_of
 

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from blobsync.backends.protocol import (
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFoundError, ProcessError, SubmissionError
 from blobsync.base.formatting import count_text
 from blobsync.base.process import ProcessRunner, python_module
+from blobsync.base.records import dataclass
 from blobsync.base.user_folders import state_home
 from blobsync.config.trusted_docker import DockerArgs, demand_docker
 from blobsync.jobspec.containers import find_runtime, image_text, wanted_image

@@ -16,12 +16,13 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from blobsync.base.errors import JobError
 from blobsync.base.plain_json import made_of, parse_json
+from blobsync.base.records import dataclass
 from blobsync.base.user_folders import is_locked, locked, make_private
 from blobsync.jobspec.spec import JobSpec, run_name
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from blobsync.backends.protocol import ClusterSummary, Holder
 from blobsync.base.errors import UsageError
 from blobsync.base.exit_codes import shell_code
 from blobsync.base.formatting import count_text
+from blobsync.base.records import dataclass
 from blobsync.jobspec.spec import RunInfo, State, StateChange
 from blobsync.jobspec.sweep import read_array
 from blobsync.jobspec.task_states import ORDER

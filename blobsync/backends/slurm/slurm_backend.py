@@ -13,7 +13,7 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from blobsync.backends.login_node import LoginNode
 from blobsync.backends.port_forwarding import LOOPBACK, SshMachine, forward_line, read_host, read_machine
@@ -42,6 +42,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.process import Completed
+from blobsync.base.records import dataclass
 from blobsync.jobspec.containers import image_text
 from blobsync.jobspec.interactive import HOLDER, entering
 from blobsync.jobspec.node_archive import travelling_sources

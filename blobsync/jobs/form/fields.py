@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
+from blobsync.base.records import dataclass
 from blobsync.config.job_keys import ONLY_ON, OUTRANKED
 from blobsync.config.known_keys import CLUSTER, PLATFORMS, Key, Kind
 from blobsync.config.model import AML_PLATFORMS, Cluster

@@ -15,11 +15,12 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
+from blobsync.base.records import dataclass
 from blobsync.config.known_keys import FOLDER_SUFFIX, Kind
 from blobsync.config.loader import SHOWN, ClusterFile, apply_overrides, find_cluster_file, load_cluster, parse_overrides
 from blobsync.config.model import Cluster, value_at

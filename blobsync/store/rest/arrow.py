@@ -13,8 +13,9 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise, repeat
-from typing import Any, NamedTuple
+from typing import Any
 
+from blobsync.base.records import NamedTuple
 from blobsync.store.protocol import MAX_BLOB_BYTES, BlobInfo
 from blobsync.store.rest.xml import ARROW_START, BadAnswerError, Markers, checked_etag, checked_version, decode_md5
 

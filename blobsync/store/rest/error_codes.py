@@ -6,7 +6,6 @@ detail of a failed authentication quotes signatures.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from blobsync.base.errors import (
     AccessDeniedError,
@@ -21,6 +20,7 @@ from blobsync.base.errors import (
     ThrottledError,
 )
 from blobsync.base.locations import BlobContainer
+from blobsync.base.records import NamedTuple
 from blobsync.base.redaction import redact
 from blobsync.base.trusted_hosts import is_loopback
 from blobsync.store.rest.retries import RETRYABLE_STATUS

@@ -15,10 +15,10 @@ fewer at a time.
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from blobsync.base.errors import UsageError
 from blobsync.base.events import Connected, ConnectionEvent, Disconnected, ignore
+from blobsync.base.records import NamedTuple
 from blobsync.store.rest.transport import NOT_CONNECTED, Trouble
 
 

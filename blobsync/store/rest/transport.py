@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from blobsync.base.errors import StorageUnreachableError
+from blobsync.base.records import NamedTuple
 from blobsync.base.trusted_hosts import is_loopback
 from blobsync.store.protocol import FileBody, Sent
 

@@ -8,12 +8,12 @@ regular expressions where entries repeat each other: a listed blob takes 3 µs o
 import re
 from binascii import a2b_base64
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from blobsync.base.file_states import DELETED, SNAPSHOT
 from blobsync.base.lazy_regexes import pattern
+from blobsync.base.records import NamedTuple
 from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS, MAX_UNCOMMITTED, BlobInfo, Block
 from blobsync.store.rest.transport import parse_http_date
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError, LocalFileError, NothingMatchedError, UsageError
+from blobsync.base.records import NamedTuple
 from blobsync.base.redaction import redact
 from blobsync.project.api import Project
 from blobsync.project.folders import FolderName, FolderStatus

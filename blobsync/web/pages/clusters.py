@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from blobsync.base.check_results import CheckResult, CheckStatus
+from blobsync.base.records import NamedTuple
 from blobsync.config.check import CheckedFile, check_project, line_in
 from blobsync.config.loader import cluster_names
 from blobsync.jobs.preflight import refusals

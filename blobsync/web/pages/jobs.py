@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from starlette.concurrency import run_in_threadpool
@@ -17,6 +17,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError, UsageError
+from blobsync.base.records import NamedTuple
 from blobsync.base.redaction import redact, redact_answer
 from blobsync.config.loader import cluster_names
 from blobsync.jobs.logs import FetchedLogs, attempt_of, log_piece, rank_of, search_logs, task_of

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError, UntrustedCodeError
 from blobsync.base.formatting import count_text
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import redact_answer
 from blobsync.code.project_code import Code
 from blobsync.config.loader import cluster_names, load_cluster

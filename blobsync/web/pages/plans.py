@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from blobsync.base.errors import UsageError
+from blobsync.base.records import dataclass
 from blobsync.plan.transfer_options import Keep, TransferOptions, deletion_limits
 from blobsync.plan.transfer_plan import Action, Direction, FileAction, PlanPart, TransferPlan, verb
 from blobsync.web.open_project import Source, look_through, source_of

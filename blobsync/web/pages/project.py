@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -11,6 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.records import dataclass
 from blobsync.base.redaction import redact
 from blobsync.project.status import EntryStatus, ProjectStatus
 from blobsync.project.transfer_history import TransferEntry

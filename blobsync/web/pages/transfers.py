@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.base.formatting import duration_text
+from blobsync.base.records import NamedTuple
 from blobsync.plan.progress import Progress, RatePoint
 from blobsync.project.transfer_history import (
     RUNNING,
