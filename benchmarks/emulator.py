@@ -44,7 +44,7 @@ class Emulator:
     """
 
     def __init__(self, pid: int, url: str, certificate: Path | None = None) -> None:
-        self._pid = pid
+        self.pid = pid
         self.url = url
         self._direct = f"{self.url}/{ACCOUNT}"
         self._certificate = str(certificate) if certificate else None
@@ -59,7 +59,7 @@ class Emulator:
                 fields = stat.read_text().rpartition(")")[2].split()
                 processes[int(stat.parent.name)] = (int(fields[1]), int(fields[11]) + int(fields[12]))
         ticks = 0
-        family = {self._pid}
+        family = {self.pid}
         for pid in sorted(processes):
             parent, used = processes[pid]
             if pid in family or parent in family:
