@@ -19,6 +19,8 @@ from typing import Final
 _pressed = 0
 # Whether Python dropped a KeyboardInterrupt that has not been raised again yet.
 _is_owed = False
+# Whether it drops one now: it would drop another one as well.
+_is_dropping = False
 _is_over = False
 # How many signals came since they are held; None: they are not.
 _held: int | None = None
@@ -97,7 +99,7 @@ def _hold(signum: int, frame: object) -> None:
 
 def _interrupt(signum: int, frame: object) -> None:
     global _pressed, _is_owed, _held
-    if _is_over:
+    if _is_over or _is_dropping:
         return
     if _held is not None:
         _held += 1
@@ -142,14 +144,17 @@ def _again_where_it_was_lost(lost: sys.UnraisableHookArgs) -> None:
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
-    global _is_owed
-    _is_owed = True
+    global _is_owed, _is_dropping
+    _is_owed = _is_dropping = True
 
     def press() -> None:
         time.sleep(_SOON)
+        while _is_dropping:
+            time.sleep(_SOON)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=press, daemon=True).start()
+    _is_dropping = False
 
 
 def ignore_ctrl_c_alone() -> None:

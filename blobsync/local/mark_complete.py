@@ -16,8 +16,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-from blobsync.base.records import NamedTuple
+from typing import NamedTuple
 
 # The folder for requests of a job's programs.
 VARIABLE = "BLOBSYNC_COMPLETE"

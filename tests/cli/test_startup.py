@@ -164,6 +164,35 @@ sys.exit(main())
 """
 
 
+_DROPPED = """
+import sys, threading, time
+from blobsync.base.stopping import enable_ctrl_c
+
+class Dropped:
+    def __del__(self):
+        raise KeyboardInterrupt
+
+def busy(frame, event, arg):
+    # The thread that is to press Ctrl-C again runs, and the one that starts it waits for a core.
+    if event == "call" and frame.f_code.co_filename == threading.__file__ and frame.f_code.co_name == "wait":
+        time.sleep(0.2)
+
+enable_ctrl_c()
+try:
+    sys.setprofile(busy)
+    Dropped()
+    sys.setprofile(None)
+    time.sleep(10)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_that_python_drops_comes_again_on_a_busy_machine() -> None:
+    ended = subprocess.run([sys.executable, "-c", _DROPPED], capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.stderr) == ("interrupted\n", "")
+
+
 def test_a_completion_ends_as_other_commands_do(project: Path) -> None:
     """Not with Python's own end, which takes all modules apart first."""
     ended = subprocess.run(
