@@ -116,3 +116,22 @@ def test_exit_codes_and_how_a_shell_says_a_signal_have_one_home() -> None:
             if isinstance(said, ast.Constant) and said.value in ((128,) if sums else (72, 73)):
                 found.add(module.name)
     assert found - _SENT == _OWN_CODES, "name it in blobsync/base/exit_codes.py"
+
+
+def test_every_record_is_declared_by_those_of_this_project() -> None:
+    """One module that takes the standard library's makes every command slower, and nobody sees it."""
+    # Training programs load mark_complete, and nothing else of blobsync.
+    own = (*ALONE, "blobsync.base.records", "blobsync.local.mark_complete")
+    theirs = {("typing", "NamedTuple"), ("dataclasses", "dataclass"), ("collections", "namedtuple")}
+    others = []
+    for module in modules():
+        for node in module.nodes:
+            if isinstance(node, ast.ImportFrom):
+                names = {(node.module, each.name) for each in node.names}
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                names = {(node.value.id, node.attr)}
+            else:
+                continue
+            if names & theirs and module.name not in own:
+                others.append(f"{module.name}:{node.lineno}")
+    assert others == []

@@ -1,11 +1,11 @@
 """``NamedTuple`` and ``dataclass`` of the standard library, whose methods are not compiled anew for each class.
 
 The standard library writes a record's methods as text and compiles them when its module loads. A short command loads
-some 130 records, which took a fifth of its time. Here a constructor is compiled once for all records of its form and
-gets the names of their fields afterwards; the other methods are ordinary functions. Meaning and types are those of
+some 130 records, which took an eighth of its time. Here a method is compiled once for all records of a form, and then
+gets the names of their fields. Meaning and types are those of
 https://docs.python.org/3/library/typing.html#typing.NamedTuple and https://docs.python.org/3/library/dataclasses.html,
-without what no record here needs: ``order``, ``unsafe_hash``, ``InitVar``, ``hash=`` of a field, and fields that are
-given by keyword alone.
+without what no record here needs: generic named tuples, ``order``, ``unsafe_hash``, ``InitVar``, and fields of a
+dataclass that are given by keyword alone.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from operator import attrgetter
 from reprlib import recursive_repr
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-_FROM_FACTORY = object()  # the default of a parameter whose field has a factory
+# The default of a parameter whose field has a factory.
+_FROM_FACTORY = type("FromFactory", (), {"__repr__": lambda self: "<factory>"})()
 
 
 @cache
@@ -31,29 +31,26 @@ def _code(text: str) -> CodeType:
     return known["function"].__code__  # type: ignore[no-any-return]
 
 
-def _function(
-    text: str,
-    qualname: str,
-    fields: Sequence[str],
-    types: dict[str, Any],
-    defaults: Mapping[str, Any],
-    known: dict[str, Any],
-) -> FunctionType:
-    """Return the function of a text that calls the fields field0, field1, ..., with their real names.
+def _function(owner: str, name: str, text: str, fields: Sequence[str], known: dict[str, Any]) -> FunctionType:
+    """Return the method of a text that calls the fields field0, field1, ..., with their real names.
 
-    ``types`` are those of its parameters, ``defaults`` of the last of these, ``known`` what it knows besides.
+    ``owner`` is the class's name, ``known`` what the method knows besides builtins.
     """
-    if list(defaults) != list(types)[len(types) - len(defaults) :]:
-        raise TypeError(f"{qualname}: a field without a default follows one with a default")
     code = _code(text)
     own = {f"field{index}": field for index, field in enumerate(fields)}
-    variables = tuple(own.get(variable, variable) for variable in code.co_varnames)
-    constants = tuple(own.get(constant, constant) for constant in code.co_consts)
-    name = qualname.rpartition(".")[2]
-    made = code.replace(co_name=name, co_varnames=variables, co_consts=constants)
-    function = FunctionType(made, known, name, tuple(defaults.values()))
-    function.__qualname__ = qualname
-    function.__annotations__ = types
+    words = (tuple(own.get(word, word) for word in each) for each in (code.co_varnames, code.co_names, code.co_consts))
+    variables, names, constants = words
+    code = code.replace(co_name=name, co_varnames=variables, co_names=names, co_consts=constants)
+    function = FunctionType(code, known, name)
+    function.__qualname__ = f"{owner}.{name}"
+    return function
+
+
+def _take(function: FunctionType, types: dict[str, Any], defaults: Mapping[str, Any]) -> FunctionType:
+    """Give a constructor the types of its parameters, and the defaults of those that have one."""
+    if list(defaults) != list(types)[len(types) - len(defaults) :]:
+        raise TypeError(f"{function.__qualname__}: a field without a default follows one with a default")
+    function.__annotations__, function.__defaults__ = types, tuple(defaults.values())
     return function
 
 
@@ -75,6 +72,9 @@ class _TupleRecord(tuple[Any, ...]):
         if changes:
             raise ValueError(f"Got unexpected field names: {list(changes)!r}")
         return made
+
+    # What copy.replace calls, from 3.13 on.
+    __replace__ = _replace
 
     def _asdict(self) -> dict[str, Any]:
         return dict(zip(self._fields, self, strict=True))
@@ -99,31 +99,29 @@ class _NamedTupleMeta(type):
     """Turns a class body into a named tuple."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
+        if len(bases) > 1:
+            raise TypeError(f"{name}: NamedTuple is the only base class of a named tuple")
         types = body.get("__annotations__", {})
         fields = tuple(types)
         defaults = {field: body.pop(field) for field in fields if field in body}
         generic = "".join(f"field{index}," for index in range(len(fields)))
         text = f"def function(_cls, {generic}): return _new(_cls, ({generic}))"
-        body["__new__"] = _function(text, f"{name}.__new__", fields, types, defaults, {"_new": tuple.__new__})
+        known = {"_new": tuple.__new__, "__name__": body["__module__"]}
+        body["__new__"] = _take(_function(name, "__new__", text, fields, known), types, defaults)
         body |= zip(fields, _readers(-(-len(fields) // 32) * 32), strict=False)
         body |= {"__slots__": (), "__match_args__": fields, "_fields": fields, "_field_defaults": defaults}
         return type(name, (_TupleRecord,), body)
 
 
-def _values(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what reads the fields of these names."""
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda record: tuple(getattr(record, name) for name in names)
-
-
-def _init(cls: Any) -> FunctionType:
+def _init(cls: Any, *, frozen: bool, slots: bool) -> FunctionType:
     """Return the constructor of a dataclass."""
+    known: dict[str, Any] = {"_set": object.__setattr__, "_FROM_FACTORY": _FROM_FACTORY, "__name__": cls.__module__}
     fields = dataclasses.fields(cls)
-    known: dict[str, Any] = {"_set": object.__setattr__, "_FROM_FACTORY": _FROM_FACTORY}
     parameters, lines = ["self"], []
     defaults: dict[str, Any] = {}
     for index, field in enumerate(fields):
+        if field.kw_only:
+            raise TypeError(f"{cls.__qualname__}.{field.name}: a record's fields are not by keyword alone")
         known |= {f"make{index}": field.default_factory, f"default{index}": field.default}
         from_factory = field.default_factory is not dataclasses.MISSING
         default = _FROM_FACTORY if from_factory else field.default
@@ -132,43 +130,35 @@ def _init(cls: Any) -> FunctionType:
             parameters.append(name)
             defaults |= {} if default is dataclasses.MISSING else {field.name: default}
             value = f"make{index}() if {name} is _FROM_FACTORY else {name}" if from_factory else name
-        elif default is not dataclasses.MISSING:
+        elif from_factory or (slots and default is not dataclasses.MISSING):
             value = f"make{index}()" if from_factory else f"default{index}"
         else:
             continue
-        lines.append(f" _set(self, {name!r}, {value})\n")
+        lines.append(f" _set(self, {name!r}, {value})\n" if frozen else f" self.{name} = {value}\n")
     lines.append(" self.__post_init__()" if hasattr(cls, "__post_init__") else " return")
     text = f"def function({', '.join(parameters)}):\n{''.join(lines)}"
-    types = {field.name: field.type for field in fields if field.init}
-    made = _function(text, f"{cls.__qualname__}.__init__", [field.name for field in fields], types, defaults, known)
+    made = _function(cls.__qualname__, "__init__", text, [field.name for field in fields], known)
+    _take(made, {field.name: field.type for field in fields if field.init}, defaults)
     made.__annotations__["return"] = None
     return made
 
 
-def _frozen(cls: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the methods that keep a record's fields as they are, and let it be copied and pickled nevertheless."""
+def _eq_and_hash(cls: Any, *, frozen: bool) -> dict[str, Any]:
+    """Return how dataclasses are compared, and the hash of those that do not change."""
+    fields = dataclasses.fields(cls)
+    compared = [field.name for field in fields if field.compare]
+    hashed = [field.name for field in fields if (field.compare if field.hash is None else field.hash)]
 
-    def refuse(record: object, name: str, doing: str) -> None:
-        if type(record) is cls or name in names:
-            raise dataclasses.FrozenInstanceError(f"cannot {doing} field {name!r}")
+    def values(record: str, names: list[str]) -> str:
+        return f"({''.join(f'{record}.field{index},' for index in range(len(names)))})"
 
-    def set_attribute(self: Any, name: str, value: object) -> None:
-        refuse(self, name, "assign to")
-        super(cls, self).__setattr__(name, value)
-
-    def delete_attribute(self: Any, name: str) -> None:
-        refuse(self, name, "delete")
-        super(cls, self).__delattr__(name)
-
-    def state(self: Any) -> list[Any]:
-        return [getattr(self, name) for name in names]
-
-    def set_state(self: Any, state: Iterable[Any]) -> None:
-        for name, value in zip(names, state, strict=True):
-            object.__setattr__(self, name, value)
-
-    methods: dict[str, Any] = {"__setattr__": set_attribute, "__delattr__": delete_attribute}
-    return methods | ({"__getstate__": state, "__setstate__": set_state} if "__slots__" in vars(cls) else {})
+    same = f"{values('self', compared)} == {values('other', compared)}"
+    text = f"def function(self, other): return {same} if other.__class__ is self.__class__ else NotImplemented"
+    hash_text = f"def function(self): return hash({values('self', hashed)})"
+    return {
+        "__eq__": _function(cls.__qualname__, "__eq__", text, compared, {}),
+        "__hash__": _function(cls.__qualname__, "__hash__", hash_text, hashed, {}) if frozen else None,
+    }
 
 
 def _dataclass(
@@ -177,33 +167,24 @@ def _dataclass(
     """The decorator."""
     if cls is None:
         return lambda cls: _dataclass(cls, frozen=frozen, slots=slots, eq=eq, repr=repr)
+    # A class body with an __eq__ of its own has an empty __hash__.
+    own = {name for name in vars(cls) if name != "__hash__" or vars(cls)[name] or "__eq__" not in vars(cls)}
     # Without a docstring the standard library writes one, from a signature that it has to inspect.
     cls.__doc__ = cls.__doc__ or cls.__name__
-    made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
-    fields = dataclasses.fields(made)
-    shown = [field.name for field in fields if field.repr]
-    values = _values([field.name for field in fields if field.compare])
+    made = dataclasses.dataclass(init=False, repr=False, eq=False, frozen=frozen, slots=slots)(cls)
+    parameters = made.__dataclass_params__
+    parameters.init, parameters.repr, parameters.eq = True, repr, eq
+    shown = [field.name for field in dataclasses.fields(made) if field.repr]
 
     @recursive_repr()
     def text(self: Any) -> str:
         return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
-    def equals(self: Any, other: object) -> Any:
-        return values(self) == values(other) if type(other) is type(self) else NotImplemented
-
-    def hash_of(self: Any) -> int:
-        return hash(values(self))
-
-    methods: Mapping[str, Any] = {
-        "__init__": _init(made),
-        **({"__repr__": text} if repr else {}),
-        **({"__eq__": equals, "__hash__": hash_of if frozen else None} if eq else {}),
-        **(_frozen(made, [field.name for field in fields]) if frozen else {}),
-    }
-    for name, method in methods.items():
-        # A class body with an __eq__ of its own has an empty __hash__.
-        if vars(made).get(name) is None:
-            setattr(made, name, method)
+    methods: dict[str, Any] = {"__init__": _init(made, frozen=frozen, slots=slots)}
+    methods |= {"__repr__": text} if repr else {}
+    methods |= _eq_and_hash(made, frozen=frozen) if eq else {}
+    for name in methods.keys() - own:
+        setattr(made, name, methods[name])
     return made
 
 

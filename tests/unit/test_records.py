@@ -6,6 +6,8 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import subprocess
+import sys
 import typing
 from collections.abc import Callable
 from dataclasses import field
@@ -16,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blobsync.base.records import NamedTuple, dataclass
-from tests.source import modules
 
 
 class Point(NamedTuple):
@@ -82,9 +83,11 @@ def _seen(cls: Any, options: dict[str, bool], given: tuple[Any, ...]) -> list[ob
     unset = any(not each.init and each.default_factory is dataclasses.MISSING for each in fields)
     seen: list[object] = [
         [(each.name, each.init, each.repr, each.compare, each.default) for each in fields],
-        [(name, of.kind, of.default is of.empty) for name, of in inspect.signature(cls).parameters.items()],
+        str(inspect.signature(cls)),
         cls.__match_args__,
         cls.__hash__ is None,
+        "__slots__" in vars(cls),
+        [getattr(cls.__dataclass_params__, name) for name in ("init", "repr", "eq", "order", "unsafe_hash", "frozen")],
         _outcome(cls),
         _outcome(cls, *given, 1, 2, 3, 4, 5, 6),
         _outcome(cls, *given, unknown=1),
@@ -95,7 +98,9 @@ def _seen(cls: Any, options: dict[str, bool], given: tuple[Any, ...]) -> list[ob
     seen += [
         options["repr"] and repr(made),
         options["eq"] and [made == cls(*given), made != cls(*given), made == given],
-        options["eq"] and options["frozen"] and _outcome(lambda: hash(made) == hash(cls(*given))),
+        options["eq"] and options["frozen"] and _outcome(hash, made),
+        options["eq"] and made == type("Child", (cls,), {})(*given),
+        _outcome(setattr, made, "other", 1),
         [_outcome(setattr, made, each.name, 1) for each in fields],
         [_outcome(delattr, made, each.name) for each in fields],
         _outcome(dataclasses.asdict, cls(*given)),
@@ -123,7 +128,7 @@ def test_a_dataclass_is_that_of_the_standard_library(
     theirs, ours = _both(body, "Body")
     values = tuple(range(sum(not form for form in forms)))
     assert _seen(ours, options, values) == _seen(theirs, options, values)
-    assert ours.__doc__ == "Some text."
+    assert (ours.__doc__, ours.__init__.__qualname__) == ("Some text.", "Body.__init__")
 
 
 @pytest.mark.parametrize("head", ["", "frozen=True", "frozen=True, slots=True", "eq=False", "repr=False"])
@@ -257,20 +262,48 @@ def test_a_named_tuple_has_methods_and_types() -> None:
             assert (x, y) == (1, 5)
 
 
-def test_every_record_is_declared_by_them() -> None:
-    """One module that loads the standard library's makes every command slower, and nobody sees it."""
-    import ast
+@pytest.mark.parametrize("frozen", [True, False])
+def test_frozen_records_and_others_are_no_base_classes_of_each_other(frozen: bool) -> None:
+    for make in (dataclasses.dataclass, dataclass):
+        for make_child in (dataclasses.dataclass, dataclass):
+            base: type = make(frozen=frozen)(type("Base", (), {"__annotations__": {"a": int}}))
+            child: type = make_child(frozen=frozen)(type("Child", (base,), {"__annotations__": {"b": int}}))
+            assert repr(child(1, 2)) == "Child(a=1, b=2)"
+            with pytest.raises(TypeError, match="frozen"):
+                make_child(frozen=not frozen)(type("Other", (base,), {}))
 
-    # Training programs load mark_complete, and nothing else of blobsync.
-    alone = ("blobsync.base.records", "blobsync.node.standalone", "blobsync.local.mark_complete")
-    others = [
-        f"{module.name}: {node.module}.{each.name}"
-        for module in modules()
-        if not module.name.startswith(alone)
-        for node in module.nodes
-        if isinstance(node, ast.ImportFrom)
-        for each in node.names
-        if (node.module, each.name)
-        in {("typing", "NamedTuple"), ("dataclasses", "dataclass"), ("collections", "namedtuple")}
-    ]
-    assert others == []
+
+def test_what_is_not_taken_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Body.a: a record's fields are not by keyword alone"):
+        dataclass(type("Body", (), {"__annotations__": {"a": int}, "a": field(kw_only=True)}))
+    with pytest.raises(TypeError, match="Body: NamedTuple is the only base class"):
+        exec("class Body(NamedTuple, Exception):\n    a: int", {"NamedTuple": NamedTuple, "__name__": "anywhere"})
+
+
+_COMPILING = """
+import sys
+from blobsync.base.records import NamedTuple, dataclass
+compiled = 0
+def listen(event, args):
+    global compiled
+    compiled += event == "compile"
+def declare(index):
+    class Point(NamedTuple):
+        x: int
+        y: int = index
+    @dataclass(slots=True)
+    class Place:
+        x: int
+        y: list = index
+    return Point(index), Place(index)
+declare(0)
+sys.addaudithook(listen)
+for index in range(20):
+    assert declare(index)[0].y == declare(index)[1].y == index
+print(compiled)
+"""
+
+
+def test_records_of_a_form_are_compiled_once() -> None:
+    done = subprocess.run([sys.executable, "-c", _COMPILING], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
