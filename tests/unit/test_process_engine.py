@@ -690,7 +690,7 @@ def test_whoever_stops_the_transfer_does_not_wait_for_a_worker_that_hangs(large:
             waited.append(over.wait(_PATIENCE))
         yield from honest(worker, shard)
 
-    run = Run(large._replace(stop=stop), Workers(hangs))
+    run = Run(large._replace(stop=stop), Workers(hangs), patience=0.05)
     run.report = Full()
     try:
         with pytest.raises(KeyboardInterrupt if why == "a request" else OSError):
