@@ -28,7 +28,8 @@ class ProcessMark(NamedTuple):
         """Whether the same process still exists and has not ended."""
         try:
             os.kill(self.pid, 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, OverflowError):
+            # No ID is too large for the kernel: a record that says so is damaged.
             return False
         except OSError:
             # Another user's process.

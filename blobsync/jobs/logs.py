@@ -44,9 +44,10 @@ _LAUNCHER_LOG, _PREPARE_LOG = "system_logs/batch.txt", "system_logs/prepare.txt"
 
 # The logs of users' programs: Azure ML's and our names, and those of Azure ML before 2021.
 _RANK_LOG = pattern(
-    r"(?:task_(?P<task>\d+)/)?(?:attempt_(?P<attempt>\d{1,6})/)?"
-    r"(?:user_logs/std_log(?:_process_(?P<a>\d+))?(?:_ps)?(?:\.from_byte_\d{1,15})?\.txt"
-    r"|azureml-logs/70_driver_log(?:_(?P<b>\d+))?\.txt|azureml-logs/00_stdout\.txt|azureml-logs/ps-(?P<c>\d+)_stdout\.txt)"
+    r"(?:task_(?P<task>\d{1,7})/)?(?:attempt_(?P<attempt>\d{1,6})/)?"
+    r"(?:user_logs/std_log(?:_process_(?P<a>\d{1,7}))?(?:_ps)?(?:\.from_byte_\d{1,15})?\.txt"
+    r"|azureml-logs/70_driver_log(?:_(?P<b>\d{1,7}))?\.txt|azureml-logs/00_stdout\.txt"
+    r"|azureml-logs/ps-(?P<c>\d{1,7})_stdout\.txt)"
 )
 
 # The rest of a log after a part that is lost.

@@ -414,7 +414,7 @@ def test_keep_that_is_killed_is_finished_by_the_same_command(
         assert kept <= set(ends[0].values()), where
     tally.faults({"kill -9": hits})
     tally.runs(exact=rounds)
-    assert hits > rounds // 2
+    assert hits >= rounds // 2
 
 
 def _edit_both_ends(

@@ -144,7 +144,7 @@ def test_a_part_file_that_somebody_changed_counts_for_nothing(
 
 @pytest.mark.soak
 def test_a_line_that_was_cut_keeps_what_came(ready: Project, counting: FaultHandle) -> None:
-    counting.inject(Fault("reset_download", at=tuple(range(5, 500)), operations=("get blob",)))
+    counting.inject(Fault("reset_download", rate=1, operations=("get blob",), from_byte=_SIZE // 2))
     process = ready.start(*_DIRECT, *_SLOWLY, "--json")
     cut = ready.finish(process)
     counting.inject()

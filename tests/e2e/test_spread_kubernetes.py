@@ -50,6 +50,6 @@ def test_pods_copy_from_server_to_server_and_lose_a_process(
             os.kill(pid, signal.SIGKILL)
         done = project.finish(process, seconds=300)
         assert (done.code, done.data["transferred"]) == (0, len(_FILES)), str(done)
-        # Only their program, shards and records went through pods.
-        assert copying.stats().downloaded < 6 << 20 < copying.stats().fetched
+        # Only their program, shards and records went through pods; of the program each pod fetches a megabyte.
+        assert copying.stats().downloaded < copying.stats().fetched // 2
     assert destination.contents() == {f"data/{name}": digest for name, digest in hashes(_FILES).items()}

@@ -296,6 +296,9 @@ def test_a_link_among_the_logs_is_no_log(tmp_path: Path) -> None:
         ("attempt_2/user_logs/std_log.from_byte_77.txt", (0, 0)),
         ("system_logs/node_0.txt", None),
         ("user_logs/mine.txt", None),
+        # Python makes no number of so many digits.
+        (f"user_logs/std_log_process_{'9' * 5000}.txt", None),
+        (f"task_{'9' * 5000}/user_logs/std_log.txt", None),
     ],
 )
 def test_which_rank_a_log_is_of(name: str, rank: tuple[int, int] | None) -> None:
