@@ -182,7 +182,8 @@ def soak(rest: Sequence[str]) -> int:
     }
     workers = min(os.cpu_count() or 1, 4)
     tests: list[str | Path] = [PYTHON, "-m", "pytest", "-n", str(workers)]
-    codes = [run([*tests, "-m", "soak", "tests"])]
+    # What a test wrote, up to 32 GB, goes when it has passed.
+    codes = [run([*tests, "-m", "soak", "-o", "tmp_path_retention_policy=failed", "tests"])]
     if options.rounds:
         rounds = ["--rounds", str(options.rounds), "--seed", str(options.seed)]
         codes.append(run([PYTHON, "-m", "benchmarks.reliability", *rounds]))
