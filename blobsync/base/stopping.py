@@ -35,10 +35,12 @@ def hold_ctrl_c() -> None:
 
 def enable_ctrl_c() -> None:
     """Make Ctrl-C raise ``KeyboardInterrupt`` from now on; raise it now if one was held. Only in the main thread."""
-    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _hold):
+    handler = signal.getsignal(signal.SIGINT)
+    if handler in (signal.default_int_handler, _hold):
         signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = _again_where_it_was_lost
-        if _pressed:
+        # Without a hold, what was pressed was raised then.
+        if handler is _hold and _pressed:
             raise KeyboardInterrupt
 
 

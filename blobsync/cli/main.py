@@ -123,10 +123,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Never raises, never shows a traceback for a user's mistake."""
     words = list(sys.argv[1:] if argv is None else argv)
     console = Console(_without_secrets(words), as_json="--json" in words[: _ours(words)])
-    stop_on_other_signals()
-    ignore_ctrl_c_alone()
     threading.excepthook = _report_crashed_thread
     try:
+        stop_on_other_signals()
+        ignore_ctrl_c_alone()
         enable_ctrl_c()
         return _run(words, console)
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - the last place that can turn a bug into a message

@@ -52,6 +52,25 @@ def test_what_stops_a_command_is_an_interrupt_and_nohup_is_obeyed(
     assert (done.stdout.strip(), done.returncode) == (said, 0), done.stderr
 
 
+_HANDLED = """
+import os, signal
+from blobsync.base.stopping import enable_ctrl_c, stop_on_other_signals
+stop_on_other_signals()
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+except KeyboardInterrupt:
+    print("stopped once")
+enable_ctrl_c()
+print("went on")
+"""
+
+
+def test_a_signal_is_raised_once() -> None:
+    """A program may call a command after one that a signal stopped."""
+    done = subprocess.run([sys.executable, "-c", _HANDLED], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr) == ("stopped once\nwent on\n", "")
+
+
 _AT_THE_END = """
 import atexit, os, signal, sys
 from blobsync.__main__ import main
