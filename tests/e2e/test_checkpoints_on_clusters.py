@@ -161,6 +161,7 @@ def evict(lab: KubeLab, cluster: RealCluster, job_id: str, number: int) -> tuple
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.soak
 def test_a_job_of_azure_ml_whose_node_is_taken_away_goes_on_from_its_last_whole_checkpoint(lab: aml_lab.Lab) -> None:
     keys = {"mode": "upload", "checkpoints": "step-*", "settle_seconds": 0, "keep_last": 3}
     known = yaml.safe_load(ACT_EXAMPLE)["config_param"]

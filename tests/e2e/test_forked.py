@@ -62,7 +62,10 @@ def _said(done: Done) -> tuple[int, str, str]:
     return done.code, _VARIES.sub("*", done.out), _VARIES.sub("*", done.err)
 
 
-@pytest.mark.parametrize("words", [words for _, words in SECTIONS], ids=[name for name, _ in SECTIONS])
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(words, id=name, marks=[pytest.mark.soak] if name != "Set-up" else []) for name, words in SECTIONS],
+)
 def test_each_command_is_installed_and_a_fork_says_the_same(
     project: Project, container: Container, words: Sequence[Word]
 ) -> None:

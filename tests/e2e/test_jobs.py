@@ -254,7 +254,7 @@ def test_logs_that_somebody_else_put_into_the_container_stay_out_of_other_folder
     assert not [path for path in (own, *own.rglob("*")) if path.stat().st_mode & 0o077], "other users read no log"
 
 
-@pytest.mark.parametrize("cluster", [ON_SLURM, pytest.param("here", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("cluster", [pytest.param("uni", marks=[pytest.mark.slurm, pytest.mark.soak]), "here"])
 def test_abort_stops_a_sleeping_job_and_can_be_repeated(lab: Lab, cluster: str) -> None:
     job_id = lab.submit(cluster, "--nodes", "1", "echo up; sleep 600")
     lab.until(job_id, "Running")

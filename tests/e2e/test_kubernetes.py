@@ -199,6 +199,7 @@ def test_tasks_of_a_sweep_are_pods_with_logs_and_outputs_of_their_own(lab: KubeL
     assert lab.container.names(f"mine/output/{next_id}/") == [f"mine/output/{next_id}/1/word"]
 
 
+@pytest.mark.soak
 def test_tasks_of_several_nodes_begin_and_end_as_a_whole(lab: KubeLab, kube_cluster: RealCluster) -> None:
     lab.kubernetes(nodes=2, output="per_job")
     line = "echo {word} $RANK of $WORLD_SIZE at $MASTER_ADDR; [ $RANK = 1 ] || touch $BLOBSYNC_OUTPUT/{word};"

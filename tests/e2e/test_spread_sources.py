@@ -14,19 +14,13 @@ from tests.servers.copy_source_proxy import CopySourceHandle, copy_source_proxy
 from tests.servers.s3 import S3Server, rclone_web_server
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.soak]
 
 _MIB = 1 << 20
 _COPY = ("-c", "eu", "-f", "laion", "u", "data", "--nodes", "2")
 
 
-@pytest.mark.parametrize(
-    "anonymous",
-    [
-        pytest.param(True, id="anonymous", marks=pytest.mark.soak),
-        pytest.param(False, id="with the nodes' own credentials"),
-    ],
-)
+@pytest.mark.parametrize("anonymous", [True, False], ids=["anonymous", "with the nodes' own credentials"])
 def test_nodes_copy_a_bucket(
     anonymous: bool,
     project: Project,
@@ -67,7 +61,6 @@ def test_nodes_copy_a_bucket(
     no_secret_in(project, done, again)
 
 
-@pytest.mark.soak
 def test_nodes_copy_a_list_of_the_web_also_without_their_command(
     project: Project, service: str, container: Container, tmp_path: Path
 ) -> None:
@@ -113,7 +106,6 @@ def test_nodes_copy_a_list_of_the_web_also_without_their_command(
         assert "sig=secret" not in signed.out + signed.err
 
 
-@pytest.mark.soak
 def test_a_killed_command_and_a_node_without_boto3(
     project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container, tmp_path: Path
 ) -> None:

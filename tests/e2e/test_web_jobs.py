@@ -228,6 +228,7 @@ def test_a_failed_job_shows_its_cause_and_two_jobs_are_compared(desk: Project, b
         assert seen.errors == []
 
 
+@pytest.mark.soak
 def test_mistakes_stand_at_their_fields_while_typing_and_fields_are_those_of_the_platform(
     desk: Project, browser: Browser
 ) -> None:

@@ -96,6 +96,7 @@ def _held(pattern: str) -> Fault:
     return Fault("hold", rate=1, operations=("put blob",), pattern=pattern)
 
 
+@pytest.mark.soak
 def test_transfers_of_a_terminal_and_of_the_page_are_followed_by_worker_and_cancelled(
     project: Project, container: Container, browser: Browser
 ) -> None:

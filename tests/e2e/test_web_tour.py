@@ -91,9 +91,8 @@ _MORE_WIDTHS = (600, 800, 900, 1000, 1100, 1200, 1350, DESKTOP[0])
 _MISSED = f"({_CONTROLS})().filter((each) => !each.dataset.reached).map((each) => each.outerHTML.slice(0, 200))"
 
 
-# The size and the colours in which axe looks at a page; in the second ones only at the contrast.
-_Look: TypeAlias = tuple[tuple[int, int], Color, Color | None]
-_ONE: tuple[_Look, ...] = ((PHONE, "dark", None),)
+# The size and the colours in which axe looks at a page, which takes long; in the second ones only at the contrast.
+_Look: TypeAlias = tuple[tuple[int, int], Color, Color]
 _BOTH: tuple[_Look, ...] = ((DESKTOP, "light", "dark"), (PHONE, "dark", "light"))
 
 
@@ -106,27 +105,22 @@ def test_each_route_is_on_the_tour() -> None:
 
 
 @pytest.mark.timeout(_PATIENCE)
-@pytest.mark.parametrize("looks", [_ONE, pytest.param(_BOTH, marks=pytest.mark.soak)], ids=len)
+@pytest.mark.parametrize("looks", [(), pytest.param(_BOTH, marks=pytest.mark.soak)], ids=len)
 def test_every_page_is_right_dark_and_light_narrow_and_wide_and_all_of_it_is_reached_with_the_tab_key(
     looks: tuple[_Look, ...], project: Project, container: Container, browser: Browser
 ) -> None:
     long = "a-name-without-any-place-to-break-it-" * 4
-    soak = len(looks) > 1
     found: list[str] = []
     with something_on_every_page(project, container):
         write_tree(project.root, {f"data/{long}.txt": b"one\n"})
         container.put(f"amber/data/{long}.there", b"one\n")
         with web_server(project) as server, window(browser, server) as seen:
-            routes = set[str]()
             for stop in STOPS:
                 stop.go(seen.page, server.address)
-                # Axe takes most of the time: of several stops at one route, only the soak has it look at all.
-                look = looks if soak or stop.route not in routes else ()
-                routes.add(stop.route)
-                found += [f"{stop.name}: {fault}" for fault in _faults(seen.page, look)]
+                found += [f"{stop.name}: {fault}" for fault in _faults(seen.page, looks)]
             for page in ("blob", "conflict"):
                 seen.page.goto(f"{server.address}/{page}?path=data/{long}.there")
-                found += [f"{page} of a long name: {fault}" for fault in _faults(seen.page, looks if soak else ())]
+                found += [f"{page} of a long name: {fault}" for fault in _faults(seen.page, looks)]
             assert [error for error in seen.errors if "404" not in error] == []
             seen.page.goto(f"{server.address}/new-job?cluster=here")
             found += [f"not reached: {each}" for each in _unreached(seen.page)]
@@ -134,7 +128,7 @@ def test_every_page_is_right_dark_and_light_narrow_and_wide_and_all_of_it_is_rea
 
 
 def _faults(page: Page, looks: tuple[_Look, ...]) -> list[str]:
-    """With axe in these looks; where there are several, at all widths."""
+    """With axe in these looks and at all widths, or at two widths."""
     # After a click the page may be there before its style sheets.
     page.wait_for_load_state("load")
     found = [f"the Tab key passes by {each}" for each in page.evaluate(_PASSED_BY)]
@@ -146,10 +140,9 @@ def _faults(page: Page, looks: tuple[_Look, ...]) -> list[str]:
         found += [f"{size[0]}: at the edge of its frame: {each}" for each in page.evaluate(_AT_AN_EDGE)]
         page.emulate_media(color_scheme=look)
         found += [f"{size[0]} {look}: {fault}" for fault in faults(page)]
-        if other is not None:
-            page.emulate_media(color_scheme=other)
-            found += [f"{size[0]} {other}: {fault}" for fault in faults(page, "color-contrast")]
-    for width in (*(_MORE_WIDTHS if len(looks) > 1 else ()), *_WIDTHS):
+        page.emulate_media(color_scheme=other)
+        found += [f"{size[0]} {other}: {fault}" for fault in faults(page, "color-contrast")]
+    for width in (*(_MORE_WIDTHS if looks else ()), *_WIDTHS):
         page.set_viewport_size({"width": width, "height": DESKTOP[1]})
         if (more := overflow(page)) > 0:
             found.append(f"{more} px wider than {width}")

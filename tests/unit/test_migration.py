@@ -299,9 +299,10 @@ def killed_at(call: int, work: Callable[[], object]) -> None:
     work()
 
 
-def test_a_kill_at_any_call_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [35, pytest.param(5, marks=pytest.mark.soak)])
+def test_a_kill_at_any_call_loses_nothing(step: int, tmp_path: Path) -> None:
     kills = 0
-    for call in range(1, 4_000, 5):
+    for call in range(1, 4_000, step):
         folder = Path(shutil.copytree(SAMPLE, tmp_path / f"{call}"))
         killed = in_a_child(lambda folder=folder, call=call: killed_at(call, lambda: (whole(folder), log(folder))))  # type: ignore[misc]
         assert log(folder) == TRANSFERS and jobs(folder) == JOBS and whole(folder), call
@@ -310,7 +311,7 @@ def test_a_kill_at_any_call_loses_nothing(tmp_path: Path) -> None:
         kills += killed == -signal.SIGKILL
         if not killed:
             break
-    assert kills > 50
+    assert kills > 250 / step
 
 
 def test_a_disk_that_takes_nothing_leaves_the_earlier_state(folder: Path) -> None:
