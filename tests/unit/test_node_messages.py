@@ -71,6 +71,14 @@ def test_notes_are_read_as_they_were_written() -> None:
     assert notes.said(Announced, "step-1") is None and list(notes.sets(Left)) == [] and not warnings
 
 
+def test_how_far_a_set_reaches_in_words_of_a_later_version_is_believed_as_little_as_possible() -> None:
+    store = MemoryStore()
+    notes, warnings = notes_of(store)
+    put(store, "parts/step-1/announced", json.dumps({**ANNOUNCED, "reach": "later"}))
+    announced = notes.said(Announced, "step-1")
+    assert announced is not None and announced.reach is Reach.OWN and not warnings
+
+
 ANNOUNCED = {
     "set": "step-1",
     "stored": "step-1",
