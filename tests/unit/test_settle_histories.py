@@ -7,15 +7,17 @@ after a ``--keep`` nothing is left to do in either direction.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.plan_reasons import Reason
 from blobsync.local.index import Record
-from blobsync.plan.decisions import decide_all
+from blobsync.local.sorted_runs import IN_MEMORY
+from blobsync.plan.decisions import Decisions, Settlement, decide_all
 from blobsync.plan.keep_both_names import sibling
 from blobsync.plan.pairing import Pair, source_is_near
 from blobsync.plan.transfer_options import Keep, TransferOptions
@@ -181,13 +183,24 @@ def test_the_same_command_finishes_a_killed_resolution(kill_after: int | None, k
     assert not [each for command in ("u", "d") for each in ends.plan(command, TransferOptions()) if is_left(each)]
 
 
-def test_an_aside_name_in_use_is_not_overwritten() -> None:
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_an_aside_name_in_use_is_not_overwritten(*, one_by_one: bool) -> None:
     ends = Ends()
     ends.edit(ends.near, "a.txt")
     ends.edit(ends.far, "a.txt")
-    (action,) = ends.plan("u", TransferOptions(keep="both"))
-    assert action.aside is not None
+    both = Settlement("both", ends.near["a.txt"], ends.far["a.txt"])
+    options = TransferOptions(keep=None if one_by_one else "both")
+    known: Mapping[str, Any] = {"settlements": {"data/a.txt": both}} if one_by_one else {}
+
+    def planned() -> FileAction:
+        names = sorted(ends.near.keys() | ends.far.keys())
+        pairs = [Pair(name, ends.near.get(name), ends.far.get(name), None) for name in names]
+        actions = Decisions(pairs, Route.UPLOAD, options, IN_MEMORY, both_ends=True, shown="data", most=100, **known)
+        return next(each for each in actions if each.path == "a.txt")
+
+    action = planned()
+    assert action.reason is Reason.KEEP_BOTH and action.aside is not None
     ends.edit(ends.near, action.aside)
-    again = next(each for each in ends.plan("u", TransferOptions(keep="both")) if each.path == "a.txt")
+    again = planned()
     assert again.aside not in (None, action.aside)
     assert again._replace(aside=action.aside) == action
