@@ -370,7 +370,23 @@ def test_a_file_that_is_seen_by_nobody_but_the_disk_is_not_replaced(tmp_path: Pa
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_bytes(b"theirs")], ids=["gone", "written"])
+def _replace_in_the_same_moment(path: Path) -> None:
+    moment = path.stat().st_mtime_ns
+    theirs = path.with_name("theirs")
+    theirs.write_bytes(b"theirs")
+    os.utime(theirs, ns=(moment, moment))
+    theirs.replace(path)
+
+
+def _move_behind_a_link(path: Path) -> None:
+    path.symlink_to(path.rename(path.with_name("elsewhere")))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [Path.unlink, lambda path: path.write_bytes(b"theirs"), _replace_in_the_same_moment, _move_behind_a_link],
+    ids=["gone", "written", "replaced", "moved"],
+)
 def test_a_new_file_that_another_changes_at_once_is_not_taken_for_what_was_written(
     tmp_path: Path, change: Callable[[Path], object]
 ) -> None:
