@@ -461,7 +461,7 @@ def entry_of(entry: TransferEntry, result: TransferResult, word: str | None = No
         bytes=result.bytes_transferred,
         receipt=result.receipt.name if result.receipt else entry.receipt,
     )
-    return replace(ended, seconds=round(result.seconds, 3))
+    return replace(ended, seconds=result.seconds)
 
 
 def is_worth_logging(plan: TransferPlan) -> bool:

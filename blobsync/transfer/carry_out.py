@@ -184,7 +184,8 @@ class _ResultSoFar:
             bytes_transferred=self.bytes_transferred,
             bytes_reused=self.bytes_reused,
             not_compared=self.not_compared,
-            seconds=time.monotonic() - self.started,
+            # As the history keeps it: the rate is the same wherever it is shown.
+            seconds=round(time.monotonic() - self.started, 3),
             failures=(*self.plan.unreadable, *self.failures),
             azcopy_job_ids=tuple(self.azcopy_job_ids),
             interrupted=interrupted,

@@ -86,6 +86,8 @@ class ContainerProcess:
         # The file with what it says at its end, and whether its state has the end of its log when it fails without.
         self.last_words = Path(os.devnull)
         self.tells_end = False
+        # Whether the server has been told that it runs: before it hears of its end, however soon that comes.
+        self.is_told = False
         self._over = threading.Event()
         (folder / "files").mkdir(parents=True)
         file = folder / "spec.json"
@@ -149,7 +151,7 @@ class ContainerProcess:
     def state(self) -> dict[str, Any]:
         """``containerStatuses[].state``."""
         code = self.exit_code
-        if code is None:
+        if code is None or not self.is_told:
             return {"running": {"startedAt": self.started}}
         reason = self.reason or ("Completed" if code == 0 else "StartError" if code == 128 else "Error")
         times = {"startedAt": self.started, "finishedAt": self.ended}

@@ -204,6 +204,7 @@ class PodRun:
             if process is None:
                 return
             self._report()
+            process.is_told = True
             self._await_end(process)
             code = process.exit_code
             results[name] = code == 0
