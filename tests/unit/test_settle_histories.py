@@ -7,9 +7,8 @@ after a ``--keep`` nothing is left to do in either direction.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -190,12 +189,14 @@ def test_an_aside_name_in_use_is_not_overwritten(*, one_by_one: bool) -> None:
     ends.edit(ends.far, "a.txt")
     both = Settlement("both", ends.near["a.txt"], ends.far["a.txt"])
     options = TransferOptions(keep=None if one_by_one else "both")
-    known: Mapping[str, Any] = {"settlements": {"data/a.txt": both}} if one_by_one else {}
+    settlements = {"data/a.txt": both} if one_by_one else {}
 
     def planned() -> FileAction:
         names = sorted(ends.near.keys() | ends.far.keys())
         pairs = [Pair(name, ends.near.get(name), ends.far.get(name), None) for name in names]
-        actions = Decisions(pairs, Route.UPLOAD, options, IN_MEMORY, both_ends=True, shown="data", most=100, **known)
+        actions = Decisions(
+            pairs, Route.UPLOAD, options, IN_MEMORY, both_ends=True, shown="data", most=100, settlements=settlements
+        )
         return next(each for each in actions if each.path == "a.txt")
 
     action = planned()
